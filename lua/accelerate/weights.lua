@@ -435,12 +435,11 @@ local function compare(model, names)
 end
 
 --- Raises, or with `strict = false` says in a notice, what of a checkpoint does not fit a model.
----@param model accelerate.nn.Module
 ---@param checkpoint string
----@param names string[] the checkpoint's
+---@param missing string[] the model's names that it has not
+---@param unexpected string[] its names that the model has not
 ---@param strict boolean
-function M.report(model, checkpoint, names, strict)
-  local missing, unexpected = compare(model, names)
+function M.complain(checkpoint, missing, unexpected, strict)
   local faults = {}
   if #missing > 0 then faults[#faults + 1] = "missing keys: " .. table.concat(missing, ", ") end
   if #unexpected > 0 then faults[#faults + 1] = "unexpected keys: " .. table.concat(unexpected, ", ") end
@@ -469,7 +468,8 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   local parts, names = M.find_files(checkpoint)
   local own, first, check = model:state_dict { keep_vars = true }, nil, nil
   if not names then first, check, names = lend_file(parts[1], own) end
-  M.report(model, checkpoint, names, opts.strict)
+  local missing, unexpected = compare(model, names)
+  M.complain(checkpoint, missing, unexpected, opts.strict)
   for i, file in ipairs(parts) do
     if i > 1 or not first then first, check = lend_file(file, own) end
     model:load_state_dict(first, { strict = false })

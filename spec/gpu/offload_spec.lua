@@ -51,6 +51,28 @@ describe("a model that a GPU computes #cuda", function()
     end
   end)
 
+  it("takes codes and scales from the device, the host and files", function()
+    local wide = {}
+    for key, value in pairs(CONFIG) do wide[key] = value end
+    wide.hidden_size, wide.intermediate_size = 64, 96
+    models.LlamaForCausalLM(wide):eval():save_pretrained(folder)
+    for _, kind in ipairs { { load_in_4bit = true, bnb_4bit_compute_dtype = "fp32" }, { load_in_8bit = true },
+      { load_in_4bit = true, bnb_4bit_use_double_quant = true, bnb_4bit_compute_dtype = "fp32" } } do
+      local how = { quantization_config = accelerate.utils.BnbQuantizationConfig(kind), dtype = "float32" }
+      local plain = models.from_pretrained(folder, how)
+      plain:save_pretrained(folder .. "/encoded")
+      local want = plain:to(device.name)(ids:to(device.name)).logits:cpu()
+      for _, path in ipairs { folder, folder .. "/encoded" } do
+        local model = models.from_pretrained(path, { device_map = MAP, dtype = "float32",
+          quantization_config = path == folder and how.quantization_config or nil,
+          offload_folder = folder .. "/offload" })
+        for _ = 1, 3 do device.agree(model(ids).logits, want, TOLERANCE, "logits") end
+        assert.is_true(homes.stats(model)[device.name].weights > 30)
+        os.execute(("rm -rf '%s/offload'"):format(folder))
+      end
+    end
+  end)
+
   it("has names, shapes and elements of weights that are away", function()
     local model = load(MAP)
     local plain = models.from_pretrained(folder)

@@ -149,22 +149,35 @@ void ax_safetensors_drop(const ax_safetensors *f, int i)
   if (f->file.mapping) ax_pages_drop(data + e->begin, (size_t)(e->end - e->begin));
 }
 
+/* As over_file: a type of one byte that tensors have not, as uint8. */
+static ax_status over_bytes(const ax_safetensors *f, int i, over bytes, ax_tensor **out)
+{
+  const ax_safetensors_entry *e = &f->entries[i];
+  int64_t count = 1;
+
+  *out = NULL;
+  for (int d = 0; d < e->ndim; d++) count *= e->shape[d];
+  if (count != e->end - e->begin) return check_type(f, i);
+  return bytes(&f->file, f->file.data + 8 + f->header_bytes + e->begin, AX_U8, e->ndim, e->shape, out);
+}
+
 ax_status ax_safetensors_lend_bytes(const ax_safetensors *f, int i, ax_tensor **out)
 {
   const ax_safetensors_entry *e = &f->entries[i];
-  const uint8_t *data = f->file.data + 8 + f->header_bytes + e->begin;
-  int64_t count = 1;
   ax_status st;
 
   if (!e->other) return ax_safetensors_lend(f, i, out);
-  for (int d = 0; d < e->ndim; d++) count *= e->shape[d];
-  if (count != e->end - e->begin) return check_type(f, i);
-  *out = NULL;
-  st = ax_bytes_lend(&f->file, data, AX_U8, e->ndim, e->shape, out);
+  st = over_bytes(f, i, ax_bytes_lend, out);
   if (st != AX_OK || *out) return st;
   st = ax_file_tensor(FN, f->path, AX_U8, e->ndim, e->shape, out);
-  if (st == AX_OK && count) memcpy(ax_data(*out), data, (size_t)count);
+  if (st == AX_OK && e->end > e->begin)
+    memcpy(ax_data(*out), f->file.data + 8 + f->header_bytes + e->begin, (size_t)(e->end - e->begin));
   return st;
+}
+
+ax_status ax_safetensors_show_bytes(const ax_safetensors *f, int i, ax_tensor **out)
+{
+  return f->entries[i].other ? over_bytes(f, i, ax_bytes_show, out) : ax_safetensors_show(f, i, out);
 }
 
 ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }

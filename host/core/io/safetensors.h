@@ -69,5 +69,7 @@ ax_status ax_safetensors_parse(ax_safetensors *f);
 /* *out: a tensor over the mapped file, to be read alone (ax_mapping_show); NULL where only a copy
  * can be: bools, and what is not aligned to its elements. */
 ax_status ax_safetensors_show(const ax_safetensors *f, int i, ax_tensor **out);
+/* Likewise; int8 and float8 as uint8. */
+ax_status ax_safetensors_show_bytes(const ax_safetensors *f, int i, ax_tensor **out);
 
 #endif

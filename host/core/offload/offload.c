@@ -167,15 +167,16 @@ static ax_status turn(ax_tensor **t)
 ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_dtype dtype, bool turned,
                               ax_tensor **out)
 {
+  const bool bytes = dtype == AX_U8; /* codes in int8 are these bits, too */
   const char *file = f->path;
   ax_tensor *t;
   ax_status st;
 
   *out = NULL;
-  AX_TRY(ax_safetensors_show(f, i, &t));
+  AX_TRY((bytes ? ax_safetensors_show_bytes : ax_safetensors_show)(f, i, &t));
   if (!t) { /* bools, and what is not aligned */
     file = NULL;
-    AX_TRY(ax_safetensors_get(f, i, &t));
+    AX_TRY((bytes ? ax_safetensors_lend_bytes : ax_safetensors_get)(f, i, &t));
   }
   if (!turned && file) return add_mapped(o, t, dtype, file, out);
   if (turned) AX_TRY(turn(&t));

@@ -47,12 +47,18 @@ local function mark(model)
   model.to, model._undispatch = guarded_to, undispatch
 end
 
--- Calls visit(name, tensor, is_buffer) for each tensor of a model once: parameters, then buffers,
--- also those that state dicts leave out, by their names in the model.
+-- Calls visit(name, tensor, is_buffer, saved) for each tensor of a model once: parameters, then
+-- buffers, also those that state dicts leave out, by their names in the model. Scales of encoded
+-- layers rest as weights do, and are visited under their names in files.
 local function each_tensor(model, visit)
   local saved = model:state_dict { keep_vars = true }
   for name, p in model:named_parameters() do visit(name, p, false) end
-  for name, b in model:named_buffers() do visit(name, b, true, saved[name] ~= nil) end
+  for name, b in model:named_buffers() do
+    local module, last = tensors.owner(model, name)
+    local part = module._parts and module._parts[last]
+    if part then visit(name:sub(1, -#last - 1) .. part, b, false)
+    else visit(name, b, true, saved[name] ~= nil) end
+  end
 end
 
 -- ---- dispatch_model -----------------------------------------------------------------------------
@@ -98,6 +104,10 @@ local function value_of(name, t, o)
       "'state_dict', or load "
       .. "the model with load_checkpoint_and_dispatch", name)
   end
+  if not lists.same(value.shape, t.shape) then
+    fail("dispatch_model: state_dict: '%s' has the shape %s, the model has %s", name, lists.shape_text(value),
+      lists.shape_text(t))
+  end
   return value
 end
 
@@ -108,8 +118,7 @@ local function settle(model, name, t, is_buffer, saved, place, main, index, o)
   if not rests then
     local device = (place == "disk" or place == "cpu") and main or place
     if t.device ~= device then
-      tensors.set_module_tensor_to_device(model, name, device,
-        { value = value_of(name, t, o), dtype = t.dtype })
+      tensors.adopt(t, value_of(name, t, o):to({ dtype = t.dtype, device = device }))
     end
   elseif place == "cpu" then homes.put_in_memory(model, t, value_of(name, t, o), main)
   elseif homes.is_in_file(t) then homes.send_elsewhere(model, t, main)
@@ -215,7 +224,7 @@ end
 local function offload_all(model, device, with_buffers, put)
   each_tensor(model, function(name, t, is_buffer, saved)
     if not is_buffer or with_buffers and saved then put(name, t)
-    elseif t.device ~= device then tensors.set_module_tensor_to_device(model, name, device) end
+    elseif t.device ~= device then tensors.adopt(t, t:detach():to(device)) end
   end)
   around(model, device, {})
   mark(model)
@@ -298,7 +307,7 @@ local MODES = { "auto", "balanced", "balanced_low_0", "sequential" }
 ---@param model accelerate.nn.Module
 ---@param device_map string|table
 ---@param o { max_memory: table?, no_split_module_classes: string|string[]?, dtype: string?,
----  offload_buffers: boolean? }
+---  special_dtypes: table<string, string>?, offload_buffers: boolean? }
 ---@return table<string, string|integer>
 function M.resolve_map(where, model, device_map, o)
   if type(device_map) == "table" then return device_map end
@@ -310,10 +319,10 @@ function M.resolve_map(where, model, device_map, o)
   local memory = o.max_memory
   if device_map ~= "sequential" then
     memory = limits.get_balanced_memory(model, { max_memory = memory, no_split_module_classes = classes,
-      dtype = o.dtype, low_zero = device_map == "balanced_low_0" })
+      dtype = o.dtype, special_dtypes = o.special_dtypes, low_zero = device_map == "balanced_low_0" })
   end
   return allocation.infer_auto_device_map(model, { max_memory = memory, no_split_module_classes = classes,
-    dtype = o.dtype, offload_buffers = o.offload_buffers })
+    dtype = o.dtype, special_dtypes = o.special_dtypes, offload_buffers = o.offload_buffers })
 end
 
 local AND_DISPATCH = {

@@ -6,7 +6,6 @@ local json = require "accelerate.utils.json"
 local limits = require "accelerate.big_modeling.limits"
 local offload = require "accelerate.utils.offload"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
 local sizes = require "accelerate.big_modeling.sizes"
 local tensors = require "accelerate.hooks.tensors"
 
@@ -136,6 +135,9 @@ function M.put_in_memory(model, t, value, device)
   tensors.adopt(t, M.schedule(model, device):add(fine and pinned or home))
 end
 
+-- The type of tensors here that has the bytes of a type of an index: codes in int8 are uint8 here.
+local function type_here(dtype) return dtype == "int8" and "uint8" or dtype end
+
 --- Gives a tensor the elements of a file of an offload folder.
 ---@param model accelerate.nn.Module
 ---@param t accelerate.Tensor
@@ -148,7 +150,7 @@ function M.put_in_folder(model, t, folder, name, info, device)
   local dtype = t.dtype
   if info.safetensors_file then
     local file = core.safetensors_open(info.safetensors_file)
-    tensors.adopt(t, file:_offload(info.weight_name or name, schedule, info.dtype or dtype))
+    tensors.adopt(t, file:_offload(info.weight_name or name, schedule, type_here(info.dtype) or dtype))
     file:close()
   else
     if not folder then fail("dispatch_model: '%s' is in a file of offload_dir, which was not given", name) end
@@ -156,7 +158,8 @@ function M.put_in_folder(model, t, folder, name, info, device)
       fail("dispatch_model: %s: the entry of '%s' must have dtype and shape", fs.join(folder, "index.json"),
         name)
     end
-    tensors.adopt(t, schedule:raw(fs.join(folder, name .. ".dat"), info.dtype, dtype, unpack(info.shape)))
+    tensors.adopt(t, schedule:raw(fs.join(folder, name .. ".dat"), type_here(info.dtype), dtype,
+      unpack(info.shape)))
   end
   in_files[t] = { folder = folder, name = name, info = info }
 end
@@ -186,13 +189,9 @@ end
 --- what rests in a file is computed on from there.
 ---@param model accelerate.nn.Module
 function M.bring_back(model)
-  local seen = {}
-  for _, t in ordered.pairs(model:state_dict { keep_vars = true }) do
-    if not seen[t] then
-      seen[t] = true
-      local home = core._offload_home(t)
-      if home and not in_files[t] then tensors.adopt(t, home) end
-    end
+  for _, t in tensors.named_module_tensors(model, { recurse = true }) do
+    local home = core._offload_home(t)
+    if home and not in_files[t] then tensors.adopt(t, home) end
   end
 end
 

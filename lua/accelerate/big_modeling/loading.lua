@@ -7,6 +7,7 @@ local lists = require "accelerate.utils.lists"
 local offload = require "accelerate.utils.offload"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local parts = require "accelerate.big_modeling.parts"
 local tensors = require "accelerate.hooks.tensors"
 local ties = require "accelerate.big_modeling.ties"
 local weights = require "accelerate.weights"
@@ -53,26 +54,49 @@ end
 
 -- The type that a tensor gets: nil is the model's own.
 local function type_of(name, value, o)
+  if o.type_of then return core._is_float(value) and o.type_of(name) or nil end
   if not o.dtype or not core._is_float(value) then return nil end
   return stays_float32(name, o) and "float32" or o.dtype
 end
 
 --- Returns the tensors of a model's state dict by name: { t = the parameter or buffer, transposed =
 --- whether state dicts have the matrix the other way round, shape = there, buffer = whether it is
---- one }.
+--- one }. A layer whose weight rests in parts has one entry of them, { t = the codes, layer = ,
+--- path = }.
 ---@param model accelerate.nn.Module
 ---@return table<string, table> ordered
 function M.own_tensors(model)
-  local all, dict = ordered.new(), model:state_dict { keep_vars = true }
+  local all, dict, layers = ordered.new(), model:state_dict { keep_vars = true }, parts.layers(model)
   for name, t in ordered.pairs(dict) do
-    local module, last = tensors.owner(model, name)
+    local path = parts.layer_of(layers, name)
+    local module, last = tensors.owner(model, path and path .. ".weight" or name)
     local own = module[last]
-    if core.is_tensor(own) then
+    if path then
+      all[path .. ".weight"] = all[path .. ".weight"] or { t = own, layer = module, path = path }
+    elseif core.is_tensor(own) then
       all[name] = { t = own, transposed = not rawequal(own, t), shape = t.shape,
         buffer = module:_kind_of(last) == "buffer" }
     end
   end
   return all
+end
+
+--- Returns the names of the model that no source has, and those of sources that the model has not.
+--- A tensor of several names is found under any of them.
+---@param own table<string, table> as own_tensors returns it
+---@param sources table<string, accelerate.WeightSource> of tensors
+---@param of_layers table<string, table> of the weights of layers, by path (parts.split)
+---@return string[] missing
+---@return string[] unexpected in the files' names
+function M.compare(own, sources, of_layers)
+  local found, missing, unexpected = {}, {}, {}
+  for name, source in ordered.pairs(sources) do
+    if own[name] then found[own[name].t] = true else unexpected[#unexpected + 1] = source.name end
+  end
+  for name, entry in ordered.pairs(own) do
+    if not (found[entry.t] or entry.layer and of_layers[entry.path]) then missing[#missing + 1] = name end
+  end
+  return missing, unexpected
 end
 
 -- Writes a tensor into the offload folder and takes it from there.
@@ -103,9 +127,9 @@ local function to_disk(model, entry, name, source, main, o)
   end
 end
 
-local function check_shape(name, entry, value)
+local function check_shape(name, entry, value, o)
   if lists.same(entry.shape, value.shape) then return end
-  fail("%s: '%s' has the shape %s in the file, the model has %s", WHERE, name, lists.shape_text(value),
+  fail("%s: '%s' has the shape %s in the file, the model has %s", o.where, name, lists.shape_text(value),
     lists.shape_text { shape = entry.shape })
 end
 
@@ -116,8 +140,9 @@ end
 ---@param source accelerate.WeightSource
 ---@param map table<string, string|integer>
 ---@param main string the device that computes what rests elsewhere
----@param o { where: string, dtype: string?, keep_in_fp32_modules: string[]?, offload_folder:
----  string?, offload_buffers: boolean? }
+---@param o { where: string, dtype: string?, keep_in_fp32_modules: string[]?, type_of: (fun(name:
+---  string): string)?, offload_folder: string?, offload_buffers: boolean? } type_of: comes before
+---  dtype
 function M.place(model, entry, name, source, map, main, o)
   local where = ties.place_of(map, name)
   if where == nil then fail("%s: device_map gives '%s' no device", o.where, name) end
@@ -135,21 +160,49 @@ function M.place(model, entry, name, source, map, main, o)
   if source.file then source.file:_drop(source.name) end
 end
 
-local function load_placed(model, checkpoint, map, o)
-  local own, main, done = M.own_tensors(model), M.main_device(WHERE, map), {}
-  ties.check_tied_parameters_on_same_device(ties.find_tied_parameters(model), map)
+--- Fills a model from sources, each tensor where a map says, one at a time: so each is in memory
+--- once.
+---@param model accelerate.nn.Module
+---@param own table<string, table> as own_tensors returns it
+---@param sources table<string, accelerate.WeightSource> of tensors
+---@param of_layers table<string, table> of the weights of layers (parts.split)
+---@param map table<string, string|integer>
+---@param o table as M.place takes it
+---@return string[] unexpected names of parts that a layer does not know
+function M.fill(model, own, sources, of_layers, map, o)
+  local main, done, unexpected = M.main_device(o.where, map), {}, {}
   if o.offload_folder and not fs.is_dir(o.offload_folder) then assert(fs.make_dirs(o.offload_folder)) end
-  local sources = weights.sources(checkpoint)
-  weights.report(model, checkpoint, ordered.keys(sources), o.strict)
   for name, entry in ordered.pairs(own) do -- the order of the model is about that of its use
-    local source = not done[entry.t] and sources[name]
-    if source then
-      check_shape(name, entry, source.tensor or { shape = source.file:get_shape(source.name) })
+    local of_layer = entry.layer and of_layers[entry.path]
+    local source = not entry.layer and not done[entry.t] and sources[name]
+    if of_layer then
+      for _, rest in ipairs(parts.place(model, entry.path, entry.layer, of_layer, map, main, o)) do
+        unexpected[#unexpected + 1] = entry.path .. "." .. rest
+      end
+    elseif source then
+      check_shape(name, entry, source.tensor or { shape = source.file:get_shape(source.name) }, o)
       M.place(model, entry, name, source, map, main, o)
       done[entry.t], source.tensor = true, nil
     end
   end
   weights.check_sources(sources)
+  for _, list in ordered.pairs(of_layers) do weights.check_sources(list) end
+  return unexpected
+end
+
+--- Fills a model from a checkpoint, each tensor where a map says.
+---@param model accelerate.nn.Module
+---@param checkpoint string
+---@param map table<string, string|integer>
+---@param o table as M.place takes it
+---@param report fun(missing: string[], unexpected: string[]) what does not fit, before it is filled
+function M.load_placed(model, checkpoint, map, o, report)
+  local own = M.own_tensors(model)
+  ties.check_tied_parameters_on_same_device(ties.find_tied_parameters(model), map)
+  local sources, of_layers = parts.split(model, weights.sources(checkpoint))
+  report(M.compare(own, sources, of_layers))
+  local unexpected = M.fill(model, own, sources, of_layers, map, o)
+  if #unexpected > 0 then report({}, unexpected) end
 end
 
 -- Rank 0 reads, the others get its values.
@@ -213,7 +266,8 @@ function M.load_checkpoint_in_model(model, checkpoint, opts)
   end
   if next(o.device_map) == nil then fail("%s: device_map is empty", WHERE) end
   local device = one_device(o.device_map)
-  load_placed(model, checkpoint, device and { [""] = device } or o.device_map, o)
+  M.load_placed(model, checkpoint, device and { [""] = device } or o.device_map, o,
+    function(missing, unexpected) weights.complain(checkpoint, missing, unexpected, o.strict) end)
   if device then model:to(device) end
 end
 

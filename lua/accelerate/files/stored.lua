@@ -18,4 +18,11 @@ end
 ---@return string?
 function M.type_of(t) return types[t] end
 
+local NAMES = { I8 = "int8", F8_E4M3 = "float8_e4m3fn", F8_E5M2 = "float8_e5m2" }
+
+--- Returns PyTorch's name of the type that a tensor is written as.
+---@param t accelerate.Tensor
+---@return string
+function M.name_of(t) return NAMES[types[t]] or t.dtype end
+
 return M

@@ -11,6 +11,7 @@ local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local parts = require "accelerate.big_modeling.parts"
 local prefixes = require "accelerate.utils.prefixes"
 local quantisation = require "accelerate.quantisation"
 local dispatching = require "accelerate.big_modeling.dispatch"
@@ -108,35 +109,11 @@ local function without(names, lines)
   return rest
 end
 
--- What becomes codes (`mine`: the tensors of the model) is read once, by the layer, and stays as it
--- is; of the rest the mapped files are left.
-local function in_dtype(dict, dtype, mine)
-  for name, t in ordered.pairs(dict) do
-    local own = mine[name]
-    if own and core._is_float(own) and core._is_float(t) then
-      dict[name] = t.dtype ~= dtype and t:to(dtype) or t:clone()
-    end
-  end
-end
-
 local function first_float(dict)
   for _, t in ordered.pairs(dict) do
     if core._is_float(t) then return t.dtype end
   end
   return "float32"
-end
-
--- The names of the model that no source has, and those of sources that the model has not. A tensor
--- of several names is found under any of them.
-local function compare(own, names, sources)
-  local found, missing, unexpected = {}, {}, {}
-  for name in ordered.pairs(sources) do
-    if own[name] then found[own[name].t] = true else unexpected[#unexpected + 1] = sources[name].name end
-  end
-  for _, name in ipairs(names) do
-    if own[name] and not found[own[name].t] then missing[#missing + 1] = name end
-  end
-  return missing, unexpected
 end
 
 -- Makes the parameters under the given names, which the files lack, and draws them.
@@ -199,22 +176,6 @@ local function check_map(where, o)
   end
 end
 
--- Fills the model from the sources, one tensor at a time, so that each is in memory once.
-local function fill(where, model, own, sources, map, dtype, o)
-  local main, done = placing.main_device(where, map), {}
-  local how = { where = where, dtype = dtype, offload_folder = o.offload_folder,
-    offload_buffers = o.offload_buffers }
-  if o.offload_folder then assert(fs.make_dirs(o.offload_folder)) end
-  for name, entry in ordered.pairs(own) do -- the order of the model is about that of its use
-    local source = not done[entry.t] and sources[name]
-    if source then
-      placing.place(model, entry, name, source, map, main, how)
-      done[entry.t], source.tensor = true, nil
-    end
-  end
-  weights.check_sources(sources)
-end
-
 -- config.json with what the call says instead, the keys of floats and those of nulls.
 local function configuration(where, folder, o)
   local given, floats, nulls = config.read(where, fs.join(folder, "config.json"))
@@ -238,33 +199,28 @@ local function finished(where, folder, model, o, map)
   return model:eval()
 end
 
--- Fills a model without values whose linear layers rest in an encoding. Returns what did not fit.
-local function load_encoded(where, name, model, encoding, file, o)
-  if o.device_map then
-    fail("%s: device_map: parts of a model with a quantization_config on several devices are not there yet",
-      where)
+-- Raises where a layer has got no codes.
+local function check_filled(where, file, own)
+  for name, entry in ordered.pairs(own) do
+    if entry.layer and entry.layer.weight.device == "meta" then
+      fail("%s: %s lacks '%s'", where, file, name)
+    end
   end
-  quantisation.replace(model, encoding)
-  local dict = renamed(model,
-    foreign.reading(where, file, function() return (weights.lend_checkpoint(file)) end))
-  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding.torch_dtype
-  in_dtype(dict, dtype, model:state_dict())
-  local mismatched = take_mismatched(model, dict)
-  if #mismatched > 0 and not o.ignore_mismatched_sizes then
-    fail("%s: weights of %s do not fit %s (ignore_mismatched_sizes = true starts them new):\n  %s", where,
-      name, model.__name, table.concat(mismatched, "\n  "))
+end
+
+-- The map that the call's device_map stands for; nil: there is none.
+local function map_of(where, model, dtype, type_of, o)
+  if not o.device_map then return nil end
+  local special
+  for name, t in tensors.named_module_tensors(model, { recurse = true }) do
+    local own = type_of and core._is_float(t) and (parameter.keeps_type(t) and t.dtype or type_of(name))
+    if own and own ~= dtype then
+      special = special or {}
+      special[name] = own
+    end
   end
-  local info = model:load_state_dict(dict, { strict = false, assign = true })
-  for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
-  quantisation.check_filled(where, file, model)
-  local own = {}
-  for path, t in model:named_parameters { remove_duplicate = false } do own[path] = { t = t } end
-  for path, t in model:named_buffers() do own[path] = { t = t } end
-  init_missing(model, own, info.missing_keys, dtype)
-  quantisation.settle(model, encoding, dtype)
-  info.missing_keys, info.mismatched_keys = without(info.missing_keys, mismatched), mismatched
-  report(where, name, model, info)
-  return info
+  return dispatching.resolve_map(where, model, o.device_map, { max_memory = o.max_memory, dtype = dtype,
+    special_dtypes = special, offload_buffers = o.offload_buffers })
 end
 
 --- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
@@ -292,13 +248,11 @@ function M.load(choose, name, opts)
   local file = folders.weights(where, folder)
   local model = big_modeling.init_empty_weights(Class, given)
   model._float_keys = floats
-  if encoding then
-    local info = load_encoded(where, name, model, encoding, file, o)
-    return finished(where, folder, model, o), info
-  end
-  local sources = renamed(model, weights.sources(file))
+  if encoding then quantisation.replace(model, encoding) end
+  local sources, of_layers = parts.split(model, renamed(model, weights.sources(file)))
   local dict = foreign.reading(where, file, function() return lent(sources) end)
-  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or "float32"
+  local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding and encoding.torch_dtype
+    or "float32"
   foreign.check_weights(where, file, model:state_dict(), dict)
   local mismatched = take_mismatched(model, dict)
   if #mismatched > 0 and not o.ignore_mismatched_sizes then
@@ -310,13 +264,17 @@ function M.load(choose, name, opts)
   end
   dict = nil -- luacheck: ignore 311
   local own = placing.own_tensors(model)
-  local missing, unexpected = compare(own, ordered.keys(model:state_dict()), sources)
-  local map = o.device_map and dispatching.resolve_map(where, model, o.device_map,
-    { max_memory = o.max_memory,
-    dtype = dtype, offload_buffers = o.offload_buffers })
-  fill(where, model, own, sources, map or { [""] = "cpu" }, dtype, o)
+  local missing, unexpected = placing.compare(own, sources, of_layers)
+  local type_of = encoding and quantisation.types(model, encoding, dtype)
+  local map = map_of(where, model, dtype, type_of, o)
+  local unknown = placing.fill(model, own, sources, of_layers, map or { [""] = "cpu" },
+    { where = where, dtype = dtype, type_of = type_of, offload_folder = o.offload_folder,
+      offload_buffers = o.offload_buffers })
+  if encoding then check_filled(where, file, own) end
   init_missing(model, own, missing, dtype)
   for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
+  if encoding then quantisation.mark(model, encoding) end
+  for _, key in ipairs(unknown) do unexpected[#unexpected + 1] = key end
   local info = { missing_keys = without(missing, mismatched), unexpected_keys = unexpected,
     mismatched_keys = mismatched }
   report(where, name, model, info)

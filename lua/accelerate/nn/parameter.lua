@@ -29,6 +29,11 @@ function parameter.keep_type(t)
   return t
 end
 
+--- Returns whether a tensor keeps its type in Module:to.
+---@param t accelerate.Tensor
+---@return boolean
+function parameter.keeps_type(t) return of_one_type[t] == true end
+
 -- Makes a tensor a parameter as it is: a copy of one.
 function parameter.mark(t) marked[t] = true end
 

@@ -5,14 +5,15 @@ local class = require "accelerate.utils.class"
 local config = require "accelerate.quantisation.config"
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
+local dispatching = require "accelerate.big_modeling.dispatch"
 local layers = require "accelerate.quantisation.layers"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
+local placing = require "accelerate.big_modeling.loading"
 local replace = require "accelerate.quantisation.replace"
-local weights = require "accelerate.weights"
 
 local fail = options.fail
 
@@ -23,6 +24,7 @@ local M = {
   Linear8bitLt = layers.Linear8bitLt,
 }
 
+local WHERE = "load_and_quantize_model"
 local OPTIONS = {
   weights_location = { "string", optional = true },
   device_map = { "string|table", optional = true },
@@ -41,85 +43,115 @@ local function any_in(names, path)
   return false
 end
 
---- Casts what is not encoded: float32 for the modules that are kept in it, also where a tied weight
---- has another name, else torch_dtype.
+--- Returns the types that what is not encoded gets, by name: float32 for the modules that are kept
+--- in it, also where a tied weight has another name, else torch_dtype.
 ---@param model accelerate.nn.Module
 ---@param o accelerate.BnbQuantizationConfig
-function M.cast_rest(model, o)
-  local keep, wide = o.keep_in_fp32_modules or {}, {}
-  local list = {}
+---@param dtype string? comes in place of torch_dtype
+---@return fun(name: string): string
+function M.types(model, o, dtype)
+  o.torch_dtype = dtype or o.torch_dtype
+  local wide, of = {}, {}
   for path, p in model:named_parameters { remove_duplicate = false } do
-    if core._is_float(p) then
-      list[#list + 1] = p
-      if any_in(keep, path) then wide[p] = true end
-    end
+    of[path] = p
+    if any_in(o.keep_in_fp32_modules or {}, path) then wide[p] = true end
   end
-  for _, p in ipairs(list) do parameter.convert(p, wide[p] and "float32" or o.torch_dtype) end
+  return function(name)
+    if wide[of[name]] or any_in(o.keep_in_fp32_modules or {}, name) then return "float32" end
+    return o.torch_dtype
+  end
+end
+
+-- Casts what is not encoded of a model that has its values.
+local function cast_rest(model, o)
+  local type_of = M.types(model, o)
+  for name, p in model:named_parameters() do
+    if core._is_float(p) then parameter.convert(p, type_of(name)) end
+  end
 end
 
 -- ---- loading ------------------------------------------------------------------------------------
 
--- Loads plain or encoded weights into a model without values, tensor by tensor.
-local function load_weights(model, location)
-  local dict = weights.lend_checkpoint(location)
-  local values = ordered.new()
-  for name, t in ordered.pairs(dict) do values[name] = t end
-  local report = model:load_state_dict(values, { strict = false, assign = true })
-  if #report.unexpected_keys > 0 then
-    notice.main("load_and_quantize_model: %s has weights that the model does not have: %s", location,
-      table.concat(report.unexpected_keys, ", "))
-  end
-  if #report.missing_keys > 0 then
-    fail("load_and_quantize_model: %s lacks weights of the model: %s", location,
-      table.concat(report.missing_keys, ", "))
+-- What a checkpoint lacks is an error here, what it has besides gets a notice.
+local function complain(location)
+  return function(missing, unexpected)
+    if #unexpected > 0 then
+      notice.main("%s: %s has weights that the model does not have: %s", WHERE, location,
+        table.concat(unexpected, ", "))
+    end
+    if #missing > 0 then
+      fail("%s: %s lacks weights of the model: %s", WHERE, location, table.concat(missing, ", "))
+    end
   end
 end
 
--- The one device of a map, or nil.
-local function device_of(o)
-  local map = o.device_map
-  if map == nil then return require("accelerate.state").PartialState().device end
-  if type(map) == "table" and next(map) == "" and next(map, "") == nil then
-    local device = map[""]
-    return type(device) == "number" and ("cuda:%d"):format(device) or device
+-- The device map of a call. A word is resolved before the layers are replaced, with Accelerate's
+-- sizes: every element of 4 or 8 bits but those of modules that are kept.
+local function map_of(model, o, given)
+  local map = given.device_map
+  if map == nil then return { [""] = require("accelerate.state").PartialState().device } end
+  if type(map) == "table" then return map end
+  local special = {}
+  for name in model:named_parameters() do
+    if any_in(o.keep_in_fp32_modules, name) then special[name] = "float32"
+    elseif any_in(o.skip_modules, name) then special[name] = o.torch_dtype end
+  end
+  return dispatching.resolve_map(WHERE, model, map, { max_memory = given.max_memory, dtype = o.target_dtype,
+    special_dtypes = special, no_split_module_classes = given.no_split_module_classes })
+end
+
+-- A model with values has no files that its parts could stay in.
+local function check_folder(map, folder)
+  if folder then return end
+  local names = {}
+  for name, place in ordered.pairs(map) do
+    if place == "disk" then names[#names + 1] = name == "" and "the whole model" or name end
+  end
+  if #names > 0 then
+    fail("%s: device_map puts these on disk: %s; give an offload_folder to write their weights to", WHERE,
+      table.concat(names, ", "))
   end
 end
 
 --- Encodes the linear layers of a model in 4 or 8 bits. A model with values is encoded as it is;
---- one made by init_empty_weights gets its values from files, plain ones or those of bitsandbytes.
+--- one made by init_empty_weights gets its values from files, plain ones or those of bitsandbytes,
+--- tensor by tensor, each where the device map says. Layers that rest on the CPU or on disk are
+--- encoded, too.
 ---@param model accelerate.nn.Module changed, and returned
 ---@param bnb_quantization_config accelerate.BnbQuantizationConfig skip_modules and
 ---  keep_in_fp32_modules are filled in where they are not given
----@param opts? { weights_location: string?, device_map: table?, no_split_module_classes: string[]?,
----  max_memory: table?, offload_folder: string?, offload_state_dict: boolean? } weights_location: a
----  file, an index or a folder; device_map: { [""] = device }, default the GPU where there is one,
----  else the CPU. Maps of several devices raise: parts of an encoded model on other devices are not
----  there yet
+---@param opts? { weights_location: string?, device_map: string|table<string, string|integer>?,
+---  no_split_module_classes: string[]?, max_memory: table?, offload_folder: string?,
+---  offload_state_dict: boolean? } weights_location: a file, an index or a folder; device_map: as
+---  dispatch_model takes it, or a word, see load_checkpoint_and_dispatch; default the GPU where
+---  there is one, else the CPU; offload_folder: gets codes that are put on "disk", unless they are
+---  in a file as they are; offload_state_dict: makes no difference, as tensors are read one by one
 ---@return accelerate.nn.Module model
 function M.load_and_quantize_model(model, bnb_quantization_config, opts)
-  local where, o = "load_and_quantize_model", bnb_quantization_config
-  local given = options.check(where, opts, OPTIONS)
+  local o = bnb_quantization_config
+  local given = options.check(WHERE, opts, OPTIONS)
   if not class.is(model, nn.Module) then
-    fail("%s: model must be a module, got %s", where, options.show(model))
+    fail("%s: model must be a module, got %s", WHERE, options.show(model))
   end
   if not dataclasses.is(o, config.BnbQuantizationConfig) then
-    fail("%s: expected a BnbQuantizationConfig, got %s", where, options.show(o))
-  end
-  local device = device_of(given)
-  if not device or device == "disk" then
-    fail("%s: option 'device_map': parts of an encoded model on several devices are not there yet; " ..
-      "expected { [\"\"] "
-      .. "= device }, got %s", where, options.show(given.device_map))
+    fail("%s: expected a BnbQuantizationConfig, got %s", WHERE, options.show(o))
   end
   local first = model:parameters()[1]
   local empty = first and first.device == "meta"
   if empty and not given.weights_location then
-    fail("%s: the model has no values: weights_location must name a file or a folder with them", where)
+    fail("%s: the model has no values: weights_location must name a file or a folder with them", WHERE)
   end
+  replace.fill_in(model, o)
+  local map = map_of(model, o, given)
+  if not empty then check_folder(map, given.offload_folder) end
   replace.with_bnb_layers(model, o, empty)
-  if empty then load_weights(model, given.weights_location) end
-  M.cast_rest(model, o)
-  model:to(device)
+  if empty then
+    placing.load_placed(model, given.weights_location, map, { where = WHERE, type_of = M.types(model, o),
+      offload_folder = given.offload_folder }, complain(given.weights_location))
+  else
+    cast_rest(model, o)
+  end
+  dispatching.dispatch_model(model, map, { offload_dir = given.offload_folder })
   M.mark(model, o)
   return model
 end
@@ -136,26 +168,6 @@ end
 ---@param model accelerate.nn.Module
 ---@param o accelerate.BnbQuantizationConfig
 function M.replace(model, o) replace.with_bnb_layers(model, o, true) end
-
---- Raises where a layer has got no codes.
----@param where string
----@param file string
----@param model accelerate.nn.Module
-function M.check_filled(where, file, model)
-  for path, p in model:named_parameters() do
-    if p.device == "meta" and not core._is_float(p) then fail("%s: %s lacks '%s'", where, file, path) end
-  end
-end
-
---- Gives what is not encoded its types, after the values were loaded.
----@param model accelerate.nn.Module
----@param o accelerate.BnbQuantizationConfig
----@param dtype string of the rest
-function M.settle(model, o, dtype)
-  o.torch_dtype = dtype
-  M.cast_rest(model, o)
-  M.mark(model, o)
-end
 
 -- The methods of quantization_config that folders may name.
 local METHODS = { bitsandbytes = config.of_folder }

@@ -24,6 +24,8 @@ local EncodedLinear = class("EncodedLinear", nn.Linear)
 EncodedLinear._builtin = true
 -- codes are (out, in), whatever the class of layer that they come from
 EncodedLinear._transposed = false
+-- the buffers that rest where the codes do, by their names in files (big_modeling/parts.lua)
+EncodedLinear._parts = { scales = "scales" }
 
 --- A layer over an encoded matrix.
 ---@param matrix accelerate.EncodedMatrix (out, in)
@@ -46,6 +48,10 @@ function EncodedLinear:_take(matrix)
       { persistent = false })
   end
 end
+
+-- What a layer keeps of a state dict: a copy, unless it is lent the tensors and what lends them
+-- sees to their memory.
+function EncodedLinear:_kept(t) return self._is_lent and t or t:clone() end
 
 --- Returns the parts of the weight.
 ---@return accelerate.EncodedMatrix
@@ -119,6 +125,7 @@ end
 ---@field quant_dtype string the type that the weight was encoded from
 local Linear4bit = class("Linear4bit", EncodedLinear)
 Linear4bit._builtin = true
+Linear4bit._parts = { scales = "weight.absmax" }
 M.Linear4bit = Linear4bit
 
 -- empty: the layer gets its weight from a state dict; until then that is on the meta device
@@ -166,6 +173,7 @@ end
 ---@field threshold number
 local Linear8bitLt = class("Linear8bitLt", EncodedLinear)
 Linear8bitLt._builtin = true
+Linear8bitLt._parts = { scales = "SCB" }
 M.Linear8bitLt = Linear8bitLt
 
 local EIGHT = { threshold = { "number", default = 6, min = 0 }, empty = EMPTY }
@@ -188,8 +196,8 @@ local function load_eight(self, dict, name, prefix)
   end
   dict[prefix .. "SCB"], dict[prefix .. "weight_format"] = nil, nil
   check_shape(self, dict[name])
-  self:_take { name = "int8", size = encodings.SIZE, codes = dict[name]:to("uint8"):clone(),
-    scales = scales:clone() }
+  self:_take { name = "int8", size = encodings.SIZE, codes = self:_kept(dict[name]:to("uint8")),
+    scales = self:_kept(scales) }
   dict[name] = self.weight:detach()
 end
 
@@ -203,6 +211,7 @@ function Linear8bitLt:init(layer, opts)
   self.threshold, self.filled = o.threshold, not o.empty
   self.in_features, self.out_features, self.turned = layer.in_features, layer.out_features, is_turned(layer)
   EncodedLinear.init(self, self:_encoded(layer.weight), layer.bias)
+  stored.mark(self.weight, "I8")
   with_names(self, save_eight, load_eight)
 end
 

@@ -163,8 +163,8 @@ function M.load(layer, dict, name)
   end
   layer.quant_type, layer.blocksize, layer.quant_dtype = state.quant_type, state.blocksize, state.dtype
   layer.compress_statistics = nested
-  layer:_take { name = state.quant_type, size = state.blocksize, codes = codes:clone():view(-1, 1),
-    scales = scales:clone(), more = more }
+  layer:_take { name = state.quant_type, size = state.blocksize, codes = layer:_kept(codes):view(-1, 1),
+    scales = layer:_kept(scales), more = more }
   dict[name] = layer.weight:detach()
 end
 

@@ -78,6 +78,14 @@ function M.each_linear(model, make)
   return paths
 end
 
+--- Fills in the lists of names of a configuration where they are nil.
+---@param model accelerate.nn.Module
+---@param config accelerate.BnbQuantizationConfig
+function M.fill_in(model, config)
+  config.skip_modules = config.skip_modules or M.keys_to_not_convert(model)
+  config.keep_in_fp32_modules = config.keep_in_fp32_modules or {}
+end
+
 --- Replaces the linear layers of a model, but for those that are kept, by layers in 4 or 8 bits.
 ---@param model accelerate.nn.Module
 ---@param config accelerate.BnbQuantizationConfig its lists of names are filled in where they are
@@ -85,8 +93,7 @@ end
 ---@param empty boolean? the layers get their weights from a state dict
 ---@return string[] paths of the replaced layers
 function M.with_bnb_layers(model, config, empty)
-  config.skip_modules = config.skip_modules or M.keys_to_not_convert(model)
-  config.keep_in_fp32_modules = config.keep_in_fp32_modules or {}
+  M.fill_in(model, config)
   local kept = {}
   for _, list in ipairs { config.skip_modules, config.keep_in_fp32_modules } do
     for _, name in ipairs(list) do kept[#kept + 1] = name end

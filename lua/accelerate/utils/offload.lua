@@ -7,6 +7,7 @@ local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
+local stored = require "accelerate.files.stored"
 
 local fail = options.fail
 
@@ -45,7 +46,7 @@ function M.offload_weight(weight, weight_name, offload_folder, index)
   check("offload_weight", "offload_folder", offload_folder, "string")
   core._parts_write(file_of("offload_weight", offload_folder, weight_name), { weight:detach():contiguous() },
     "offload_weight")
-  if index then index[weight_name] = { dtype = weight.dtype, shape = json.list(weight.shape) } end
+  if index then index[weight_name] = { dtype = stored.name_of(weight), shape = json.list(weight.shape) } end
   return index
 end
 
