@@ -49,8 +49,25 @@ typedef struct ax_home {
   bool shared;
   ax_storage *mapping; /* that memory, while ax_flat_acquire has put a private copy in its place */
   int users;           /* those who have acquired the values */
-  bool computes;       /* the model's forward pass is under way */
-  bool *had;           /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
+  /* AX_CUT_VALUES: the type that values are gathered in for computing.  A half type: the layout has
+   * working copies, which are gathered; the buffer of values has then
+   *   nothing               its claim stands
+   *   the copies, widened   for a kernel that reads float32
+   *   exact values          ax_flat_acquire made them whole */
+  uint8_t gathers;
+  bool exact;
+  ax_claim no_work, *after_work; /* as no_values and after_values, on the working copies */
+  /* A gather under way or ended (coming NULL): the memory that it fills, and what this rank sends;
+   * arriving NULL: there is none */
+  ax_storage *arriving;
+  ax_tensor *sent;
+  struct ax_work *coming;
+  struct ax_flat *listed, *next[3]; /* the layout that was gathered after this one, in each mode */
+  /* [size of the group] where each rank's part ends, whose sizes differ then; NULL: they are
+   * equal */
+  int64_t *ends;
+  bool computes; /* the model's forward pass is under way */
+  bool *had;     /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
 } ax_home;
 
 typedef struct ax_flat ax_flat;
@@ -127,19 +144,21 @@ AX_API ax_status ax_flat_set_names(ax_flat *f, const char *name, const char *con
 /* ---- homes */
 
 /* Cuts the buffers over a group, whose size the layout was made for; `copies`: see ax_home.  The
- * ranks have the same values.  What rests elsewhere is freed.  Not for working copies: a layout
- * that is cut has none. */
-AX_API ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut);
-/* Makes the values whole (a collective of the group, where they are cut and nobody has acquired
- * them), and holds them until ax_flat_let_go. */
-AX_API ax_status ax_flat_acquire(ax_flat *f);
-/* As ax_flat_acquire, for whoever writes the values: they are this rank's own copy. */
-AX_API ax_status ax_flat_acquire_own(ax_flat *f);
+ * ranks have the same values.  What rests elsewhere is freed.  `gathers`: see ax_home; the layout's
+ * own type also where nothing is gathered.  EINVAL for a layout that has working copies. */
+AX_API ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut,
+                                  ax_dtype gathers);
+/* What whole values are for: a model's forward, for which they are rounded where the layout gathers
+ * in a half type; reading; or writing, for which they are this rank's own copy. */
+typedef enum { AX_TO_COMPUTE, AX_TO_READ, AX_TO_WRITE } ax_whole_use;
+/* Makes the values whole (a collective of the group, where they are cut and not here yet), and
+ * holds them until ax_flat_let_go. */
+AX_API ax_status ax_flat_acquire(ax_flat *f, ax_whole_use use);
 /* Ends a use.  The whole buffer is freed with the last one, unless `keep`. */
 AX_API void ax_flat_let_go(ax_flat *f, bool keep);
 /* Frees the whole buffer of values, whoever holds it. */
 AX_API void ax_flat_drop_values(ax_flat *f);
-/* Whether the whole values can be read now. */
+/* Whether a model can compute with the whole values now. */
 AX_API bool ax_flat_has_values(const ax_flat *f);
 /* Brings the gradients of all slots home: they are rounded to `as`, the parts of the group's ranks
  * are averaged, over the copies as well, and added to what rests here of earlier passes; the whole

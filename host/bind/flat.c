@@ -158,27 +158,34 @@ static int set_names(lua_State *L)
   return done(L, ax_flat_set_names(f, lua_tostring(L, 2), names), "set_names");
 }
 
-/* layout:cut_over(group, copies, values, grads): cuts states, and values and gradients where these
- * are true; see ax_flat_cut_over */
+/* layout:cut_over(group, copies, values, grads, gathers): cuts states, and values and gradients
+ * where these are true; gathers: the type that values are gathered in, nil: their own; see
+ * ax_flat_cut_over */
 static int cut_over(lua_State *L)
 {
   ax_flat *f = check_layout(L, "cut_over");
-  lua_settop(L, 5);
+  lua_settop(L, 6);
   ax_group *const group = ax_lua_group_at(L, 2, "cut_over"), *const copies =
                                                                  lua_isnil(L, 3)
                                                                      ? NULL
                                                                      : ax_lua_group_at(L, 3, "cut_over");
   const uint8_t cut =
       AX_CUT_STATES | (lua_toboolean(L, 4) ? AX_CUT_VALUES : 0) | (lua_toboolean(L, 5) ? AX_CUT_GRADS : 0);
-  return done(L, ax_flat_cut_over(f, group, copies, cut), "prepare");
+  const ax_dtype gathers =
+      lua_isnil(L, 6) ? (ax_dtype)f->dtype : ax_lua_check_dtype(L, 6, "cut_over", "gathers");
+
+  return done(L, ax_flat_cut_over(f, group, copies, cut, gathers), "prepare");
 }
 
-/* layout:acquire(own): own: for a caller that writes the values */
+/* layout:acquire(use): "compute", "read" or "write"; see ax_whole_use */
 static int acquire(lua_State *L)
 {
+  static const char *const uses[] = { "compute", "read", "write", NULL };
   ax_flat *f = check_layout(L, "acquire");
+  const ax_whole_use use = (ax_whole_use)luaL_checkoption(L, 2, NULL, uses);
+
   ax_lua_enter_collective(L);
-  return done(L, lua_toboolean(L, 2) ? ax_flat_acquire_own(f) : ax_flat_acquire(f), "gather");
+  return done(L, ax_flat_acquire(f, use), "gather");
 }
 
 /* layout:is_shared() -> whether the whole values are memory of all ranks */

@@ -80,6 +80,7 @@ static ax_status from_work(ax_tensor *t, ax_tensor **out)
 
   *out = NULL;
   if (ax_recording) ax_capture_note(t);
+  AX_TRY(ax_tensor_ready(t->work, AX_READ)); /* first: gathered copies are current ones */
   if (t->work_edits != t->version->edits) {
     AX_TRY(ax_copy(t->work, t));
     t->work_edits = t->version->edits;
@@ -139,6 +140,32 @@ static ax_status cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
   return AX_OK;
 }
 
+/* Does the leaf rest in parts?  Then its working copy, which is gathered, is all that is here. */
+static bool rests_in_parts(const ax_tensor *t)
+{
+  for (const ax_claim *c = t->storage->claims; t->work && c; c = c->next)
+    if (c->kind->piece_of && c->kind->uses & AX_READ) return true;
+  return false;
+}
+
+/* New reference to the leaf's values in its own type, made of its working copy: one parameter's,
+ * where the claim would make those of a whole layout. */
+static ax_status widened(ax_tensor *t, ax_tensor **out)
+{
+  ax_status st;
+
+  *out = NULL;
+  AX_TRY(ax_tensor_ready(t->work, AX_READ));
+  AX_TRY(ax_tensor_new_on(t->device, (ax_dtype)t->dtype, t->ndim, t->shape, out));
+  AX_TRY(ax_copy(*out, t->work));
+  if (ax_would_record(1, &t)) AX_TRY(record_cast(t, (ax_dtype)t->dtype, out));
+  return AX_OK;
+out:
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
 /* ---- one op */
 
 /* What autocast may touch: float64 it leaves alone, as PyTorch does. */
@@ -187,13 +214,13 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 {
   ax_tensor *in[AX_MAX_INPUTS], *own[AX_MAX_INPUTS] = { 0 };
   const ax_cast_policy policy = ax_ops[op].autocast;
-  ax_args changed;
+  const bool as_is = policy == AX_CAST_WIDEST && promotes(op);
+  ax_args changed = *args;
   bool any = false;
   ax_status st = AX_OK;
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
-  if (args->n_in > AX_MAX_INPUTS || (policy == AX_CAST_WIDEST && promotes(op)))
-    return ax_run_plain(op, args, out);
+  if (args->n_in > AX_MAX_INPUTS) return ax_run_plain(op, args, out);
   const ax_dtype to = policy == AX_CAST_LOWER   ? ax_autocast_now.dtype
                       : policy == AX_CAST_FLOAT ? AX_F32
                                                 : widest(args);
@@ -201,16 +228,15 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 
   for (int k = 0; k < args->n_in; k++) {
     ax_tensor *t = in[k] = args->in[k];
-    if (!eligible(t) || t->dtype == to || (t->dtype == AX_F32 && stays(op, k, t))) continue;
-    any = true;
-    if (inside) continue;
-    AX_TRY(cast(t, to, &own[k]));
-    in[k] = own[k];
+    const bool casts = !as_is && eligible(t) && t->dtype != to && !(t->dtype == AX_F32 && stays(op, k, t));
+    if (casts && !inside) AX_TRY(cast(t, to, &own[k]));
+    else if (t && rests_in_parts(t)) AX_TRY(widened(t, &own[k]));
+    if (own[k]) in[k] = own[k];
+    any |= casts || own[k];
+    changed.a.wide |= casts && inside;
   }
   if (!any) return ax_run_plain(op, args, out);
-  changed = *args;
   changed.in = in;
-  changed.a.wide = inside;
   st = ax_run_plain(op, &changed, out);
 out:
   for (int k = 0; k < args->n_in; k++) ax_tensor_release(own[k]);

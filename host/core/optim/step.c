@@ -164,7 +164,7 @@ static ax_status make_ready(const step *s, const member *m)
   ax_status st = ax_tensor_ready(m->value ? m->value : p, AX_WRITE);
 
   if (st == AX_OK && !s->clip) st = ax_tensor_ready(is_delivered(m) ? m->grad : p->grad, AX_READ);
-  if (st == AX_OK && p->work) st = ax_tensor_ready(p->work, AX_WRITE);
+  if (st == AX_OK && p->work && !m->value) st = ax_tensor_ready(p->work, AX_WRITE);
   for (int k = 0; k < ax_optims[s->g->kind].n_states && st == AX_OK; k++)
     if (s->needs >> k & 1 && m->state[k]) st = ax_tensor_ready(m->state[k], AX_WRITE);
   return st;

@@ -9,7 +9,7 @@
  * and goes when the use ends, or when ax_flat_deliver has reduced the gradients into the parts.
  * The optimizer never needs the whole buffers: it steps pieces, views of the parts.
  * This file cuts a layout; home_claims.c has the claims, home_values.c and home_grads.c move the
- * two kinds of buffers, presence.c tells which gradients there are. */
+ * two kinds of buffers, presence.c has the list of parameters with a gradient. */
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
@@ -122,7 +122,21 @@ out: /* the gradients stay whole */
   return st;
 }
 
-ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut)
+/* Makes the working copies that are gathered. */
+static ax_status gather_half(ax_flat *f, ax_dtype half)
+{
+  ax_home *h = &f->home;
+  ax_status st;
+
+  AX_TRY(ax_home_new_claim(&h->after_work));
+  AX_TRY(ax_flat_give_work(f, half));
+  h->gathers = (uint8_t)half;
+  ax_home_take_memory(f->work, &h->no_work);
+out:
+  return st;
+}
+
+ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut, ax_dtype gathers)
 {
   ax_home *h = &f->home;
   const int64_t part = f->size / group->size;
@@ -138,7 +152,9 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->first = part * group->rank;
   h->last = h->first + part;
   h->no_values = (ax_claim){ .kind = &ax_home_no_values, .owner = f };
+  h->no_work = (ax_claim){ .kind = &ax_home_no_work, .owner = f };
   h->no_grads = (ax_claim){ .kind = &ax_home_no_grads, .owner = f };
+  h->gathers = f->dtype;
   h->had = ax_calloc((size_t)f->n, sizeof *h->had);
   h->value_piece = ax_calloc((size_t)f->n, sizeof *h->value_piece);
   h->grad_piece = ax_calloc((size_t)f->n, sizeof *h->grad_piece);
@@ -152,6 +168,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
   h->cut = cut;
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
+  if (h->values && !h->shared && gathers != (ax_dtype)f->dtype) AX_TRY(gather_half(f, gathers));
   if (h->values && !h->shared) ax_home_take_memory(f->values, &h->no_values);
   return AX_OK;
 out: /* all of it is whole */
@@ -164,6 +181,8 @@ void ax_flat_free_home(ax_flat *f)
   ax_home *h = &f->home;
 
   if (f->values) ax_home_leave_claim(f->values, &h->no_values, &h->after_values);
+  if (f->work) ax_home_leave_claim(f->work, &h->no_work, &h->after_work);
+  else ax_mfree(h->after_work);
   if (f->grads) ax_home_leave_claim(f->grads, &h->no_grads, &h->after_grads);
   else ax_mfree(h->after_grads);
   free_pieces(f, h->value_piece), free_pieces(f, h->grad_piece);

@@ -19,7 +19,7 @@ ax_status ax_home_copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
 /* ---- home_claims.c */
 
 /* On a whole buffer that has no memory, and on values whose memory belongs to all ranks. */
-extern const ax_claim_kind ax_home_no_values, ax_home_no_grads, ax_home_shared_values;
+extern const ax_claim_kind ax_home_no_values, ax_home_no_work, ax_home_no_grads, ax_home_shared_values;
 /* Fails during a recording, which would keep the addresses of memory that comes and goes. */
 ax_status ax_home_refuse_recording(const ax_flat *f);
 /* Memory for the whole gradients.  They begin as zeros: to kernels that add to those of an earlier
@@ -36,8 +36,15 @@ void ax_home_leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after);
 
 /* ---- home_values.c */
 
-/* Memory for the whole values, and the parts of all ranks in it. */
+/* Does the layout compute with working copies that are gathered? */
+static inline bool ax_home_gathers_half(const ax_flat *f)
+{
+  return f->home.cut & AX_CUT_VALUES && f->home.gathers != f->dtype;
+}
+/* Memory for what a model computes with, and the parts of all ranks in it. */
 ax_status ax_home_gather(ax_flat *f);
+/* Memory for the values, and the working copies in it, which come here first. */
+ax_status ax_home_widen(ax_flat *f);
 
 /* ---- shared.c */
 

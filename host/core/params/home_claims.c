@@ -40,11 +40,19 @@ static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const ch
                  k >= 0 && f->names && f->name ? f->name : "", g->size, g->size == 1 ? "" : "s", when);
 }
 
+static bool is_used(const ax_flat *f) { return f->home.computes || ax_backward_runs(); }
+
 static ax_status before_values(ax_claim *c, int64_t at)
 {
   ax_flat *f = c->owner;
-  if (!f->home.computes && !ax_backward_runs())
-    return refuse(f, at, "", "while the model's forward and backward run");
+  if (!is_used(f)) return refuse(f, at, "", "while the model's forward and backward run");
+  return ax_home_gathers_half(f) ? ax_home_widen(f) : ax_home_gather(f);
+}
+
+static ax_status before_work(ax_claim *c, int64_t at)
+{
+  ax_flat *f = c->owner;
+  if (!is_used(f)) return refuse(f, at, "", "while the model's forward and backward run");
   return ax_home_gather(f);
 }
 
@@ -95,7 +103,7 @@ static bool piece_in(const ax_flat *f, ax_tensor **pieces, const ax_tensor *t, a
 static bool value_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
 {
   const ax_flat *f = c->owner;
-  return !f->home.computes && !ax_backward_runs() && piece_in(f, f->home.value_piece, t, piece, from);
+  return !is_used(f) && piece_in(f, f->home.value_piece, t, piece, from);
 }
 
 static bool grad_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
@@ -107,6 +115,7 @@ static bool grad_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64
 const ax_claim_kind ax_home_no_values = { .uses = AX_READ | AX_WRITE,
                                           .before = before_values,
                                           .piece_of = value_piece },
+                    ax_home_no_work = { .uses = AX_READ | AX_WRITE, .before = before_work },
                     ax_home_no_grads = { .uses = AX_READ | AX_WRITE,
                                          .before = before_grads,
                                          .piece_of = grad_piece };

@@ -6,62 +6,138 @@
 
 #include <string.h>
 
-static ax_status all_gather(const ax_flat *f, const void *in, void *out)
+/* ---- gathering */
+
+/* The ranks' parts -> out; mine: this rank's. */
+static ax_status all_gather(const ax_flat *f, const ax_tensor *mine, void *out)
 {
   const ax_collective c = { .op = AX_ALL_GATHER,
-                            .dtype = (ax_dtype)f->dtype,
+                            .dtype = (ax_dtype)mine->dtype,
                             .kind = f->device.kind,
                             .index = f->device.index,
-                            .count = f->home.last - f->home.first,
-                            .in = in,
+                            .count = mine->numel,
+                            .in = ax_data(mine),
                             .out = out };
   return ax_dist_run(f->home.group, &c, NULL);
 }
 
-ax_status ax_home_gather(ax_flat *f)
+/* New reference to this rank's part of the values in a type. */
+static ax_status own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out)
+{
+  ax_tensor *const values = f->home.values;
+  ax_status st;
+
+  *out = NULL;
+  AX_TRY(ax_tensor_ready(values, AX_READ));
+  if (dtype == (ax_dtype)f->dtype) *out = ax_tensor_retain(values);
+  else {
+    AX_TRY(ax_tensor_new_on(f->device, dtype, 1, &values->numel, out));
+    AX_TRY(ax_copy(*out, values));
+  }
+  return AX_OK;
+out:
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
+/* Gives a whole buffer the ranks' parts in its type, and takes its claim off. */
+static ax_status fill(ax_flat *f, ax_tensor *whole, ax_claim *c)
 {
   ax_storage *fresh = NULL;
+  ax_tensor *mine = NULL;
   ax_status st;
 
   AX_TRY(ax_home_refuse_recording(f));
-  AX_TRY(ax_tensor_ready(f->home.values, AX_READ));
-  AX_TRY(ax_storage_new(f->device, f->values->storage->bytes, &fresh));
-  AX_TRY(all_gather(f, ax_data(f->home.values), fresh->data));
-  ax_storage_trade(f->values->storage, fresh);
-  ax_claim_take_off(&f->home.no_values);
+  AX_TRY(own_part(f, (ax_dtype)whole->dtype, &mine));
+  AX_TRY(ax_storage_new(f->device, whole->storage->bytes, &fresh));
+  AX_TRY(all_gather(f, mine, fresh->data));
+  ax_storage_trade(whole->storage, fresh);
+  ax_claim_take_off(c);
 out:
   ax_storage_release(fresh);
+  ax_tensor_release(mine);
   return st;
+}
+
+/* Gives a whole buffer the elements of another, and takes its claim off. */
+static ax_status convert(ax_tensor *whole, ax_claim *c, ax_tensor *from)
+{
+  ax_storage *fresh;
+  ax_status st = ax_storage_new(whole->device, whole->storage->bytes, &fresh);
+
+  if (st != AX_OK) return st;
+  ax_storage_trade(whole->storage, fresh);
+  ax_storage_release(fresh);
+  ax_claim_take_off(c);
+  if ((st = ax_copy(whole, from)) != AX_OK) ax_home_take_memory(whole, c);
+  return st;
+}
+
+ax_status ax_home_gather(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  ax_status st;
+
+  if (!ax_home_gathers_half(f)) return fill(f, f->values, &h->no_values);
+  st = h->exact ? convert(f->work, &h->no_work, f->values) : fill(f, f->work, &h->no_work);
+  for (int k = 0; k < f->n && st == AX_OK; k++) f->params[k]->work_edits = f->params[k]->version->edits;
+  return st;
+}
+
+ax_status ax_home_widen(ax_flat *f)
+{
+  const ax_status st = ax_tensor_ready(f->work, AX_READ);
+  return st == AX_OK ? convert(f->values, &f->home.no_values, f->work) : st;
 }
 
 bool ax_flat_has_values(const ax_flat *f)
 {
-  return !(f->home.cut & AX_CUT_VALUES) || f->home.shared || !f->home.no_values.at;
+  const ax_home *h = &f->home;
+  if (!(h->cut & AX_CUT_VALUES) || h->shared) return true;
+  return ax_home_gathers_half(f) ? !h->no_work.at : !h->no_values.at;
 }
 
-ax_status ax_flat_acquire(ax_flat *f)
+/* ---- acquiring */
+
+/* The values as they are, in the type of the layout. */
+static ax_status gather_exactly(ax_flat *f)
 {
-  const ax_status st = ax_flat_has_values(f) ? AX_OK : ax_home_gather(f);
-  if (st == AX_OK) f->home.users++;
+  ax_home *h = &f->home;
+  ax_status st;
+
+  if (!(h->cut & AX_CUT_VALUES) || h->shared) return AX_OK;
+  if (!ax_home_gathers_half(f)) return ax_flat_has_values(f) ? AX_OK : ax_home_gather(f);
+  if (h->exact) return AX_OK;
+  ax_flat_drop_values(f); /* those that were widened */
+  st = fill(f, f->values, &h->no_values);
+  h->exact = st == AX_OK;
   return st;
 }
 
-ax_status ax_flat_acquire_own(ax_flat *f)
+/* A private copy in the place of the memory of all ranks. */
+static ax_status copy_shared(ax_flat *f)
 {
   ax_home *h = &f->home;
-  ax_storage *own = NULL;
-  ax_status st;
+  ax_storage *own;
+  const ax_status st = ax_storage_new(f->device, f->values->storage->bytes, &own);
 
-  if (!h->shared || h->mapping) return ax_flat_acquire(f);
-  AX_TRY(ax_storage_new(f->device, f->values->storage->bytes, &own));
+  if (st != AX_OK) return st;
   memcpy(own->data, f->values->storage->data, own->bytes);
   ax_storage_trade(f->values->storage, own);
   ax_claim_take_off(&h->no_values);
   h->mapping = own;
-  own = NULL;
-  h->users++;
-out:
-  ax_storage_release(own);
+  return AX_OK;
+}
+
+ax_status ax_flat_acquire(ax_flat *f, ax_whole_use use)
+{
+  ax_status st = AX_OK;
+
+  if (use == AX_TO_WRITE && f->home.shared) st = f->home.mapping ? AX_OK : copy_shared(f);
+  else if (use != AX_TO_COMPUTE) st = gather_exactly(f);
+  else if (!ax_flat_has_values(f)) st = ax_home_gather(f);
+  if (st == AX_OK) f->home.users++;
   return st;
 }
 
@@ -79,11 +155,14 @@ static void share_again(ax_flat *f)
 
 void ax_flat_drop_values(ax_flat *f)
 {
-  f->home.users = 0;
+  ax_home *h = &f->home;
+
+  h->users = 0;
   share_again(f);
-  if (f->home.shared) return;
-  if ((f->home.cut & AX_CUT_VALUES) && ax_flat_has_values(f))
-    ax_home_take_memory(f->values, &f->home.no_values);
+  if (h->shared || !(h->cut & AX_CUT_VALUES)) return;
+  if (!h->no_values.at) ax_home_take_memory(f->values, &h->no_values);
+  if (ax_home_gathers_half(f) && !h->no_work.at) ax_home_take_memory(f->work, &h->no_work);
+  h->exact = false;
 }
 
 void ax_flat_let_go(ax_flat *f, bool keep)
@@ -101,7 +180,7 @@ ax_status ax_flat_spread(ax_flat *f)
   AX_TRY(ax_home_refuse_recording(f));
   AX_TRY(ax_tensor_ready(f->values, AX_WRITE));
   AX_TRY(ax_home_copy_part(f, f->values, &mine));
-  AX_TRY(all_gather(f, ax_data(mine), ax_data(f->values)));
+  AX_TRY(all_gather(f, mine, ax_data(f->values)));
   ax_flat_touch(f);
 out:
   ax_tensor_release(mine);
@@ -110,11 +189,11 @@ out:
 
 ax_status ax_flat_take_back(ax_flat *f)
 {
+  const ax_home *h = &f->home;
   ax_tensor *there = NULL;
   ax_status st = AX_OK;
 
-  if (!(f->home.cut & AX_CUT_VALUES) || !ax_flat_has_values(f) || (f->home.shared && !f->home.mapping))
-    return AX_OK;
+  if (!(h->cut & AX_CUT_VALUES) || (h->shared ? !h->mapping : h->no_values.at != NULL)) return AX_OK;
   AX_TRY(ax_home_view(f, f->values, 0, f->home.first, f->home.last, &there));
   AX_TRY(ax_copy(f->home.values, there));
   ax_flat_touch(f);

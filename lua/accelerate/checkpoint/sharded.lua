@@ -113,7 +113,7 @@ end
 -- GPT-2. One rank writes it, from the whole value. A collective.
 local function add_formed(to, name, path, p, t)
   local layout = flat_buffers.of(p).layout
-  layout:acquire()
+  layout:acquire "read"
   local fine, why = pcall(function() add_whole(to, name, path, t:detach():clone()) end)
   layout:let_go(false)
   if not fine then error(why, 0) end

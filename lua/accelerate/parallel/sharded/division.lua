@@ -88,7 +88,7 @@ end
 -- The hooks of one unit: its values are whole while its forward runs.
 local function around_forward(unit, keeps)
   unit.module:register_forward_pre_hook(function()
-    for _, flat in ipairs(unit.flats) do flat.layout:acquire() end
+    for _, flat in ipairs(unit.flats) do flat.layout:acquire "compute" end
   end)
   unit.module:register_forward_hook(function()
     local keep = core.is_grad_enabled() and keeps

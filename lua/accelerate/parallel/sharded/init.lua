@@ -29,6 +29,8 @@ local M = {}
 ---@field group accelerate.ProcessGroup the ranks that values are cut over
 ---@field copies accelerate.ProcessGroup? the ranks with the same part; nil: there is one copy
 
+local HALF = { bfloat16 = true, float16 = true }
+
 local known = {}  -- the groups by their sizes: making them is collective
 
 local function groups_of(plan)
@@ -81,6 +83,12 @@ function M.begin(replica, model, plan, handler)
   replica.ignored = plan.ignored and plan.ignored(model) or {}
 end
 
+-- The half type that a layout's values are gathered in; nil: their own type.
+local function gathered_type(plan, flat)
+  local dtype = plan.param_dtype or state.lower_type()
+  return flat.dtype == "float32" and HALF[dtype] and dtype or nil
+end
+
 --- Cuts layouts that were made, and whose values are rank 0's on all ranks.
 ---@param replica accelerate.Replica
 ---@param model accelerate.nn.Module
@@ -95,7 +103,7 @@ function M.cut(replica, model, made)
       division.name(unit, flat, names)
       flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
         and replica.shards.copies._handle,
-        plan.values == "cut", plan.gradients == "cut")
+        plan.values == "cut", plan.gradients == "cut", gathered_type(plan, flat))
       flat.cut, flat.cut_values = true, plan.values == "cut"
       flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
       replica.shared = replica.shared or flat.shared
@@ -242,7 +250,7 @@ end
 local function with_whole(flats, write, from, fn, ...)
   local group
   for _, flat in ipairs(flats) do
-    flat.layout:acquire(write ~= nil)
+    flat.layout:acquire(write ~= nil and "write" or "read")
     flat.summoned = (flat.summoned or 0) + 1
     if flat.shared then group = flat.group end
   end
