@@ -157,6 +157,20 @@ describe("products with encoded matrices", function()
     assert.are.same({ 6, 6, 6, 6, 6, 6 }, bias.grad:totable())
   end)
 
+  it("pass the gradient to the input in each encoding, without bias and without scales", function()
+    local list = { matrix("nf4", 6, 64), matrix("int8", 6, 64) }
+    for _, name in ipairs(BLOCKS) do list[#list + 1] = blocks(name) end
+    for _, e in ipairs(list) do
+      local x = core.randn(4, e.cols)
+      x.requires_grad = true
+      -- layers in a row: the node of each has memory of others behind it
+      product(x * 2, e):sum():backward()
+      local expected = 2 * encodings.decode(e):sum({ dim = 1 }):expand { 4, e.cols }
+      local most = math.max(1, expected:abs():max():item())
+      assert.is_true((x.grad - expected):abs():max():item() < 1e-5 * most, e.name)
+    end
+  end)
+
   it("take no rows", function()
     assert.are.same({ 0, 6 }, product(core.zeros(0, 64), matrix("nf4", 6, 64)).shape)
   end)

@@ -5,7 +5,8 @@
 
 bool ax_wants(const ax_grad *c, int k)
 {
-  const ax_node *to = c->node->edges[k].node;
+  /* optional inputs at the end of a call have no place in the node */
+  const ax_node *to = k < c->node->n_in ? c->node->edges[k].node : NULL;
   return to && ax_node_needed(to, c->search);
 }
 

@@ -194,12 +194,12 @@ end
 ---@param model accelerate.nn.Module
 ---@param checkpoint string
 ---@param map table<string, string|integer>
----@param o table as M.place takes it
+---@param o table as M.place takes it, with tied as parts.split takes it
 ---@param report fun(missing: string[], unexpected: string[]) what does not fit, before it is filled
 function M.load_placed(model, checkpoint, map, o, report)
   local own = M.own_tensors(model)
   ties.check_tied_parameters_on_same_device(ties.find_tied_parameters(model), map)
-  local sources, of_layers = parts.split(model, weights.sources(checkpoint))
+  local sources, of_layers = parts.split(model, weights.sources(checkpoint), o.tied)
   report(M.compare(own, sources, of_layers))
   local unexpected = M.fill(model, own, sources, of_layers, map, o)
   if #unexpected > 0 then report({}, unexpected) end

@@ -43,13 +43,29 @@ function M.layer_of(layers, name)
   end
 end
 
+-- The source of a layer's weight under one of its other names, or nil.
+local function source_of_tie(name, tied, sources)
+  for _, group in ipairs(tied or {}) do
+    local found, own
+    for _, other in ipairs(group) do
+      own = own or other == name
+      found = found or sources[other]
+    end
+    if own and found then
+      return { path = found.path, name = found.name, file = found.file, tensor = found.tensor }
+    end
+  end
+end
+
 --- Splits the sources of a checkpoint into those of tensors, and those of the weights of layers.
 ---@param model accelerate.nn.Module
 ---@param sources table<string, accelerate.WeightSource>
+---@param tied string[][]? names that stood for one parameter each before layers got codes: a layer
+---  that files do not have is made of the weight under another name
 ---@return table<string, accelerate.WeightSource> tensors ordered
 ---@return table<string, table<string, accelerate.WeightSource>> layers by path, then by the name
 ---  below the layer
-function M.split(model, sources)
+function M.split(model, sources, tied)
   local layers, plain, of_layers = M.layers(model), ordered.new(), ordered.new()
   for name, source in ordered.pairs(sources) do
     local path, rest = M.layer_of(layers, name)
@@ -59,6 +75,10 @@ function M.split(model, sources)
     else
       plain[name] = source
     end
+  end
+  for path in ordered.pairs(layers) do
+    local source = not of_layers[path] and source_of_tie(path .. ".weight", tied, sources)
+    if source then of_layers[path] = { weight = source } end
   end
   return plain, of_layers
 end

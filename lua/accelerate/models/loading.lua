@@ -248,8 +248,8 @@ function M.load(choose, name, opts)
   local file = folders.weights(where, folder)
   local model = big_modeling.init_empty_weights(Class, given)
   model._float_keys = floats
-  if encoding then quantisation.replace(model, encoding) end
-  local sources, of_layers = parts.split(model, renamed(model, weights.sources(file)))
+  local tied = encoding and quantisation.replace(model, encoding)
+  local sources, of_layers = parts.split(model, renamed(model, weights.sources(file)), tied)
   local dict = foreign.reading(where, file, function() return lent(sources) end)
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding and encoding.torch_dtype
     or "float32"

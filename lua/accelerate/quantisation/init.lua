@@ -14,6 +14,7 @@ local ordered = require "accelerate.utils.ordered"
 local parameter = require "accelerate.nn.parameter"
 local placing = require "accelerate.big_modeling.loading"
 local replace = require "accelerate.quantisation.replace"
+local ties = require "accelerate.big_modeling.ties"
 
 local fail = options.fail
 
@@ -142,12 +143,12 @@ function M.load_and_quantize_model(model, bnb_quantization_config, opts)
     fail("%s: the model has no values: weights_location must name a file or a folder with them", WHERE)
   end
   replace.fill_in(model, o)
-  local map = map_of(model, o, given)
+  local map, tied = map_of(model, o, given), ties.find_tied_parameters(model)
   if not empty then check_folder(map, given.offload_folder) end
   replace.with_bnb_layers(model, o, empty)
   if empty then
     placing.load_placed(model, given.weights_location, map, { where = WHERE, type_of = M.types(model, o),
-      offload_folder = given.offload_folder }, complain(given.weights_location))
+      offload_folder = given.offload_folder, tied = tied }, complain(given.weights_location))
   else
     cast_rest(model, o)
   end
@@ -167,7 +168,12 @@ end
 --- Gives a model layers with encoded weights, before its values are loaded.
 ---@param model accelerate.nn.Module
 ---@param o accelerate.BnbQuantizationConfig
-function M.replace(model, o) replace.with_bnb_layers(model, o, true) end
+---@return string[][] tied the names that stood for one parameter each before
+function M.replace(model, o)
+  local tied = ties.find_tied_parameters(model)
+  replace.with_bnb_layers(model, o, true)
+  return tied
+end
 
 -- The methods of quantization_config that folders may name.
 local METHODS = { bitsandbytes = config.of_folder }
