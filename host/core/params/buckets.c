@@ -59,12 +59,16 @@ ax_status ax_flat_remember(ax_flat *f)
 ax_status ax_flat_arrived(ax_tensor *param)
 {
   ax_flat *f = param->flat;
+  const int32_t expected = f->expected ? f->expected[param->slot] : 1;
+  ax_bucket *bucket;
 
   f->reached++;
   f->arrivals[param->slot]++;
   if (!f->full || !f->bucket_of) return AX_OK;
-  const int bucket = f->bucket_of[param->slot];
-  return --f->buckets[bucket].pending <= 0 ? f->full(f, bucket, param->slot) : AX_OK;
+  bucket = &f->buckets[f->bucket_of[param->slot]];
+  /* One more of a parameter takes no other's place: the bucket still waits for the others. */
+  if (f->arrivals[param->slot] <= expected || bucket->pending <= 0) bucket->pending--;
+  return bucket->pending <= 0 ? f->full(f, f->bucket_of[param->slot], param->slot) : AX_OK;
 }
 
 bool ax_flat_is_watched(const ax_flat *f, int bucket)

@@ -187,25 +187,36 @@ function M.expect(replica, overlapping)
   end
 end
 
---- Delivers what has not been yet, and makes ranks agree about parameters without a gradient. A
---- collective.
+-- Reading what ranks have agreed about waits for the device, and a unit that some ranks deliver
+-- twice is rare: on a GPU only where parts of the model are computed again in backward.
+local function asks_for_late(replica, presence)
+  replica.had_late = replica.had_late or next(replica.late) ~= nil
+  return presence.device == "cpu" or replica.had_late or replica.plan.activation_checkpointing
+end
+
+--- Delivers what has not been yet, and makes ranks agree about parameters without a gradient, and
+--- about units that got another gradient on some rank after their delivery. A collective.
 ---@param replica accelerate.Replica
 function M.reduce(replica)
-  local list, layouts = trained(replica), {}
+  local list, layouts, first = trained(replica), {}, { 1 }
   for i, flat in ipairs(list) do
     flat.layout:ignore()
-    layouts[i] = flat.layout
+    layouts[i], first[i + 1] = flat.layout, first[i] + #flat.params
   end
   if #list == 0 then return end
-  for i = 1, #list do
-    if i > (replica.delivered or 0) or replica.late[i] then
-      deliver(list[i], replica.plan.reduce_dtype)
+  replica.late = replica.late or {}
+  for i = (replica.delivered or 0) + 1, #list do deliver(list[i], replica.plan.reduce_dtype) end
+  local presence = core.flat_presence(layouts)
+  for i in pairs(replica.late) do presence[first[i]] = 2 end
+  core.dist.all_reduce(presence, "max")
+  core.flat_adopt(layouts, presence)
+  if asks_for_late(replica, presence) then
+    presence = presence:cpu()
+    for i, flat in ipairs(list) do
+      if presence[first[i]]:item() == 2 then deliver(flat, replica.plan.reduce_dtype) end
     end
   end
   replica.delivered, replica.late = 0, {}
-  local presence = core.flat_presence(layouts)
-  core.dist.all_reduce(presence, "max")
-  core.flat_adopt(layouts, presence)
 end
 
 --- Ends a backward pass: whole copies of values are freed.

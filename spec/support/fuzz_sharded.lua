@@ -1,0 +1,257 @@
+--- Trains random small models under random sharding plans, and the same models plainly, and prints
+--- the seeds whose parameters differ.  Each rank computes the plain training itself: it goes over
+--- the slices of all ranks in turn.
+---   accel-run --num_processes N spec/support/fuzz_sharded.lua FIRST LAST
+--- ACCEL_SHARED_PARAMETERS=0 makes the ranks gather; then all of them use the same units.
+local accelerate = require "accelerate"
+local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
+local F, state = require "accelerate.nn.functional", require "accelerate.state"
+local parallel = require "accelerate.parallel"
+local plans = require "accelerate.parallel.sharded.plan"
+
+local RANKS, RANK = state.PartialState().num_processes, state.PartialState().process_index
+local GATHERS = os.getenv "ACCEL_SHARED_PARAMETERS" == "0"
+local ROWS = 3 -- of a rank's slice
+
+--- Whole numbers that depend on the seed alone, alike on every rank.
+local function numbers(seed)
+  local x = (seed * 7919 + 12345) % 2147483647
+  for _ = 1, 5 do x = x * 48271 % 2147483647 end
+  return function(low, high)
+    x = x * 48271 % 2147483647
+    return low + x % (high - low + 1)
+  end
+end
+
+local function one_of(draw, list) return list[draw(1, #list)] end
+
+-- ---- models -------------------------------------------------------------------------------------
+
+-- Stages take [rows, width] and return [rows, width].
+local STAGES = {}
+function STAGES.plain(w) return nn.Linear(w, w), function(m, x) return F.tanh(m(x)) end end
+function STAGES.thin(w) return nn.Linear(w, w, { bias = false }), function(m, x) return F.gelu(m(x)) end end
+function STAGES.norm(w) return nn.LayerNorm(w), function(m, x) return m(x) end end
+function STAGES.rms(w) return nn.RMSNorm(w), function(m, x) return m(x) + x end end
+function STAGES.narrow(w)
+  return nn.Sequential { nn.Linear(w, 3), nn.SiLU(), nn.Linear(3, w) }, function(m, x) return x + m(x) end
+end
+function STAGES.wide(w)
+  return nn.Sequential { nn.LayerNorm(w), nn.Linear(w, 37), nn.GELU(), nn.Linear(37, w) },
+    function(m, x) return x + m(x) end
+end
+local Gate = nn.class "Gate"
+function Gate:init(w) self.gate, self.shift = nn.Parameter(core.ones(1)), nn.Parameter(core.randn(w)) end
+function Gate:forward(x) return x * self.gate + self.shift * 0.1 end
+function STAGES.gate(w) return Gate(w), function(m, x) return m(x) end end
+
+local KINDS = { "plain", "thin", "norm", "rms", "narrow", "wide", "gate" }
+local LINEAR = { plain = true, thin = true } -- a tied weight needs two of these
+local WHEN = { "always", "always", "always", "always", "never", "some", "twice", "recomputed" }
+
+local Net = nn.class "Net"
+function Net:init(draw)
+  local w = draw(5, 24)
+  self.width, self.stages, self.run, self.when = w, nn.ModuleList {}, {}, {}
+  self.tokens = nn.Embedding(11, w)
+  local kinds = {}
+  for k = 1, draw(2, 7) do
+    local kind = one_of(draw, KINDS)
+    local stage, run = STAGES[kind](w)
+    self.stages:append(stage)
+    self.run[k], kinds[k] = run, kind
+    self.when[k] = one_of(draw, WHEN)
+  end
+  self.last = nn.Linear(w, 11, { bias = draw(0, 1) == 1 })
+  if draw(1, 3) == 1 then self.last.weight = self.tokens.weight end
+  for k = 2, #self.stages do -- a stage that shares a weight with an earlier one
+    local a, b = self.stages[k - 1], self.stages[k]
+    if draw(1, 3) == 1 and LINEAR[kinds[k]] and LINEAR[kinds[k - 1]] then b.weight = a.weight end
+  end
+  for _, stage in ipairs(self.stages) do
+    if draw(1, 5) == 1 then
+      for _, p in ipairs(stage:parameters()) do p.requires_grad = draw(1, 3) == 1 end
+    end
+  end
+end
+
+-- slice: whose rows they are; `some` stages run on slices of even numbers alone.
+function Net:forward(ids, slice)
+  local x = self.tokens(ids)
+  for k, stage in ipairs(self.stages) do
+    local when, run = self.when[k], self.run[k]
+    if when == "recomputed" then
+      x = nn.utils.checkpoint(function(y) return run(stage, y) end, x)
+    elseif when == "always" or when == "twice" or (when == "some" and slice % 2 == 0) then
+      x = run(stage, x)
+      if when == "twice" then x = run(stage, x) end
+    end
+  end
+  return self.last(x)
+end
+
+-- ---- programs -----------------------------------------------------------------------------------
+
+local OPTIMIZERS = {
+  { "SGD", { lr = 0.05, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } },
+  { "Adam", { lr = 0.003, eps = 1e-2 } }, { "AdamW", { lr = 0.003, eps = 1e-2, weight_decay = 0.1 } },
+  { "RMSprop", { lr = 0.003, eps = 1e-2, momentum = 0.5 } }, { "Adagrad", { lr = 0.01, eps = 1e-2 } },
+  { "NAdam", { lr = 0.003, eps = 1e-2 } }, { "Adamax", { lr = 0.003, eps = 1e-2 } },
+}
+
+-- Everything that both trainings share.
+local function program(seed)
+  local draw = numbers(seed)
+  local p = { seed = seed, draw_model = draw(1, 1e9), steps = draw(2, 4), accumulate = draw(1, 3) }
+  p.optimizer = one_of(draw, OPTIMIZERS)
+  p.groups, p.clip = draw(1, 2), one_of(draw, { false, 0.3, 5.0 })
+  p.value = draw(1, 5) == 1 and 0.02 or nil
+  p.keep = draw(1, 4) == 1        -- zero_grad { set_to_none = false }
+  p.evaluate = draw(1, 3) == 1    -- a pass without gradients after each step
+  p.edit = one_of(draw, { false, false, "in place", "summon" })
+  p.thaw = draw(1, 4) == 1        -- frozen parameters train from step 2 on
+  p.strategy = one_of(draw, { "ZeRO-1", "ZeRO-2", "ZeRO-3", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD" })
+  local copies = {}
+  for n = 1, RANKS do if RANKS % n == 0 then copies[#copies + 1] = n end end
+  p.replicate = one_of(draw, copies)
+  p.reshard, p.whole = draw(1, 2) == 1, draw(1, 4) == 1
+  p.units, p.recompute = draw(0, 2), draw(1, 5) == 1
+  if draw(1, 8) == 1 then p.strategy, p.replicate = "replicas", RANKS end
+  -- Buckets of replicas take one gradient of a parameter in a pass.
+  p.avoids = { some = GATHERS, recomputed = p.strategy == "replicas" }
+  return p
+end
+
+local function describe(p)
+  local list = {}
+  for _, key in ipairs { "strategy", "replicate", "reshard", "units", "accumulate", "clip", "value", "edit",
+    "keep",
+    "thaw", "whole", "evaluate", "recompute" } do
+    list[#list + 1] = key .. " " .. tostring(p[key])
+  end
+  return ("seed %d: %s, %s"):format(p.seed, p.optimizer[1], table.concat(list, ", "))
+end
+
+local function start(p)
+  core.manual_seed(p.seed)
+  local model = Net(numbers(p.draw_model))
+  for k, when in ipairs(model.when) do
+    if p.avoids[when] then model.when[k] = "always" end
+  end
+  local list, lists = model:parameters(), {}
+  for k, param in ipairs(list) do
+    local g = k % p.groups + 1
+    lists[g] = lists[g] or { params = {} }
+    table.insert(lists[g].params, param)
+  end
+  if lists[2] then lists[2].lr = p.optimizer[2].lr / 2 end
+  local options = {}
+  for k, v in pairs(p.optimizer[2]) do options[k] = v end
+  local n = p.steps * p.accumulate * RANKS * ROWS
+  local ids, targets = core.randint(0, 11, { n }), core.randint(0, 11, { n })
+  return model, optim[p.optimizer[1]](lists, options), function(step, micro, slice)
+    local from = 1 + (((step - 1) * p.accumulate + micro - 1) * RANKS + slice) * ROWS
+    return ids:narrow(1, from, ROWS), targets:narrow(1, from, ROWS)
+  end
+end
+
+local function edit(model)
+  core.no_grad(function() for _, q in ipairs(model:parameters()) do q:mul_(0.97) end end)
+end
+
+local function thaw(model)
+  for _, q in ipairs(model:parameters()) do q.requires_grad = true end
+end
+
+local function values(model)
+  local all = {}
+  for name, q in model:named_parameters() do all[#all + 1] = { name, q:detach():clone() } end
+  return all
+end
+
+local function plainly(p)
+  local model, optimizer, slice_of = start(p)
+  for step = 1, p.steps do
+    if p.thaw and step == 2 then thaw(model) end
+    for micro = 1, p.accumulate do
+      for slice = 0, RANKS - 1 do
+        local x, y = slice_of(step, micro, slice)
+        local loss = F.cross_entropy(model(x, slice), y) / (RANKS * p.accumulate)
+        if loss.requires_grad then loss:backward() end
+      end
+    end
+    if p.value then nn.utils.clip_grad_value_(model:parameters(), p.value)
+    elseif p.clip then nn.utils.clip_grad_norm_(model:parameters(), p.clip) end
+    optimizer:step()
+    optimizer:zero_grad { set_to_none = not p.keep }
+    if p.edit and step == 1 then edit(model) end
+  end
+  return values(model)
+end
+
+local function units_of(p, model)
+  local list = {}
+  for k, stage in ipairs(p.units > 0 and model.stages or {}) do
+    if p.units == 2 or k % 2 == 1 then list[#list + 1] = stage end
+  end
+  return list
+end
+
+local function sharded(p)
+  state.reset()
+  local accelerator = accelerate.Accelerator { cpu = true, gradient_accumulation_steps = p.accumulate }
+  accelerator._plan = p.strategy ~= "replicas"
+    and plans.new(p.strategy, { replicate = p.replicate, shard = RANKS / p.replicate,
+    reshard_after_forward = p.reshard, whole_in_no_sync = p.whole, activation_checkpointing = p.recompute,
+    units = function(model) return units_of(p, model) end }, RANKS) or nil
+  local model, optimizer, slice_of = start(p)
+  model, optimizer = accelerator:prepare(model, optimizer)
+  for step = 1, p.steps do
+    if p.thaw and step == 2 then thaw(model) end
+    for micro = 1, p.accumulate do
+      accelerator:accumulate(model, function()
+        local x, y = slice_of(step, micro, RANK)
+        accelerator:backward(F.cross_entropy(model(x, RANK), y))
+        if accelerator.sync_gradients then
+          if p.value then accelerator:clip_grad_value_(model:parameters(), p.value)
+          elseif p.clip then accelerator:clip_grad_norm_(model:parameters(), p.clip) end
+        end
+        optimizer:step()
+        optimizer:zero_grad { set_to_none = not p.keep }
+      end)
+    end
+    if p.evaluate then core.no_grad(function() model(slice_of(step, 1, 0), 0) end) end
+    if p.edit == "in place" and step == 1 then edit(model) end
+    if p.edit == "summon" and step == 1 then
+      accelerate.utils.summon_full_params(model, { writeback = true }, function() edit(model) end)
+    end
+  end
+  return parallel.summon(model, false, nil, function() return values(model) end)
+end
+
+local function difference(a, b)
+  if #a ~= #b then return ("%d parameters, expected %d"):format(#a, #b) end
+  for k, entry in ipairs(a) do
+    local far = (entry[2] - b[k][2]):abs():max():item()
+    local size = b[k][2]:abs():max():item()
+    if not (far <= 2e-5 * math.max(1, size)) then
+      return ("%s differs by %g, of %g"):format(entry[1], far, size)
+    end
+  end
+end
+
+local bad = 0
+for seed = tonumber(arg[1]) or 1, tonumber(arg[2]) or 50 do
+  local p = program(seed)
+  local expected = plainly(p)
+  local ok, got = xpcall(sharded, debug.traceback, p)
+  local what = not ok and tostring(got) or difference(got, expected)
+  if what then
+    bad = bad + 1
+    io.stdout:write(("rank %d of %d: %s\n  %s\n"):format(RANK, RANKS, describe(p), what))
+    if not ok then os.exit(1) end
+  end
+  collectgarbage()
+end
+if bad > 0 then error(("%d programs differ"):format(bad), 0) end
+if RANK == 0 then print("all programs train as plain loops do") end
