@@ -95,10 +95,11 @@ static const opener openers[] = { ax_lua_open_tensor,      ax_lua_open_facts,   
                                   ax_lua_open_autocast,    ax_lua_open_worker,  ax_lua_open_gather,
                                   ax_lua_open_data,        ax_lua_open_net,     ax_lua_open_profile,
                                   ax_lua_open_capture,     ax_lua_open_dist,    ax_lua_open_io,
-                                  ax_lua_open_safetensors, ax_lua_open_offload, ax_lua_open_archive,
-                                  ax_lua_open_save,        ax_lua_open_yaml,    ax_lua_open_composed,
-                                  ax_lua_open_ranks,       ax_lua_open_text,    ax_lua_open_tokenizer,
-                                  ax_lua_open_named,       ax_lua_open_encoded, NULL };
+                                  ax_lua_open_safetensors, ax_lua_open_gguf,    ax_lua_open_offload,
+                                  ax_lua_open_archive,     ax_lua_open_save,    ax_lua_open_yaml,
+                                  ax_lua_open_composed,    ax_lua_open_ranks,   ax_lua_open_text,
+                                  ax_lua_open_tokenizer,   ax_lua_open_named,   ax_lua_open_encoded,
+                                  NULL };
 
 static int open_core(lua_State *L)
 {

@@ -311,6 +311,7 @@ void ax_lua_open_random(lua_State *L);
 void ax_lua_open_dist(lua_State *L);
 void ax_lua_open_io(lua_State *L);
 void ax_lua_open_safetensors(lua_State *L);
+void ax_lua_open_gguf(lua_State *L);
 void ax_lua_open_offload(lua_State *L);
 /* The open schedule at idx. */
 ax_offload *ax_lua_check_offload(lua_State *L, int idx, const char *fn);

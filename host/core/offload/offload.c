@@ -23,6 +23,7 @@
 #include "core/core.h"
 #include "core/device/meta.h"
 #include "core/io/file.h"
+#include "core/io/gguf_file.h"
 #include "core/io/safetensors.h"
 #include "core/offload/page.h"
 #include "core/ops/dispatch.h"
@@ -182,6 +183,20 @@ ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_
   if (turned) AX_TRY(turn(&t));
   st = add(o, t, dtype, file, out);
 out:
+  ax_tensor_release(t);
+  return st;
+}
+
+ax_status ax_offload_add_gguf(ax_offload *o, const ax_gguf *f, int i, ax_tensor **out)
+{
+  bool mapped;
+  ax_tensor *t;
+  ax_status st;
+
+  *out = NULL;
+  if ((st = ax_gguf_show(f, i, &t, &mapped)) != AX_OK) return st;
+  if (mapped) return add_mapped(o, t, (ax_dtype)t->dtype, ax_gguf_path(f), out);
+  st = add(o, t, (ax_dtype)t->dtype, NULL, out);
   ax_tensor_release(t);
   return st;
 }
