@@ -71,6 +71,19 @@ describe("values gathered in a half type", function()
     assert.matches("all_gather%(bfloat16, %d+ elements%)", err)
   end)
 
+  it("have gradients that are sent in the type that they are reduced in", function()
+    for strategy, cut in pairs { ["ZeRO-2"] = "gradients", ["ZeRO-3"] = "values and gradients" } do
+      local status, _, err = ranks.run(2, programs.TRAIN .. [[
+        local _, model, _, accelerator = train("gpt", "]] .. strategy .. [[", { steps = 2, accumulate = 2,
+          reduced = "bfloat16" })
+        local loss = model(core.randint(0, 19, { 2, 6 })):sum()
+        if rank == 0 then core.dist.barrier() else accelerator:backward(loss) end
+      ]], { launch = { "--cpu" } })
+      assert.are_not.equal(0, status, cut)
+      assert.matches("reduce_scatter%(bfloat16, %d+ elements, mean%)", err)
+    end
+  end)
+
   it("are exact inside summon_full_params, where forward passes see edits", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local third = core.tensor(1 / 3):item()

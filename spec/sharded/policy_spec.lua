@@ -96,14 +96,73 @@ describe("a plan in one process", function()
     assert.are.equal("float32", model(tensor.ones(2, 4)).dtype)
   end)
 
-  it("refuses, or says, what types have no effect", function()
+  -- The types of what a model and its block get, of a buffer, and of running statistics.
+  local function types_under(options)
+    local Block = nn.class "Block"
+    function Block:init()
+      self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+      self:register_buffer("table", tensor.ones(4))
+    end
+    function Block:forward(x)
+      self.got = x.dtype
+      return self.norm(self.fc(x)):float()
+    end
+    local Net = nn.class "Net"
+    function Net:init() self.block, self.last = Block(), nn.Linear(4, 2) end
+    function Net:forward(x, more)
+      self.got, self.listed, self.other = x.dtype, more.list[1].dtype, more.ids.dtype
+      local y = self.block(x:float())
+      self.given = y.dtype
+      return self.last(y)
+    end
+    local net = prepared(Net(), options)
+    net(tensor.ones(2, 4), { list = { tensor.ones(1) }, ids = tensor.ones(1, { dtype = "int64" }) })
+    state.reset()
+    assert.are.same({ "int64", "float32" }, { net.other, net.block.norm.running_mean.dtype })
+    return { net.got, net.listed, net.block.got, net.given, net.block.table.dtype }
+  end
+
+  it("casts floating inputs, outputs and buffers as the policies of FSDP1 and FSDP2 do", function()
+    local low, wide = "bfloat16", "float32"
+    local one = { param_dtype = low, reduce_dtype = wide, buffer_dtype = wide }
+    local two = { param_dtype = low, reduce_dtype = wide, output_dtype = low }
+    local function under(version, policy, key, value)
+      local given = {}
+      for name, dtype in pairs(policy) do given[name] = dtype end
+      if key then given[key] = value end
+      return types_under { fsdp_version = version, mixed_precision_policy = given }
+    end
+    assert.are.same({ low, low, wide, wide, wide }, under(1, one))
+    assert.are.same({ low, low, wide, wide, low }, under(1, one, "buffer_dtype", low))
+    assert.are.same({ low, low, low, wide, wide }, under(1, one, "cast_forward_inputs", true))
+    assert.are.same({ wide, wide, wide, wide, wide }, under(1, one, "cast_root_forward_inputs", false))
+    assert.are.same({ low, low, low, low, wide }, under(2, two))
+    assert.are.same({ wide, wide, wide, wide, wide }, under(2,
+      { param_dtype = low, reduce_dtype = wide, output_dtype = wide }, "cast_forward_inputs", false))
+  end)
+
+  it("leaves inputs and buffers alone where it follows the mixed precision", function()
+    local function types()
+      local a = accelerate.Accelerator { mixed_precision = "bf16", fsdp_plugin = WRAP }
+      local net = block()
+      net:register_buffer("table", tensor.ones(4))
+      net:register_forward_pre_hook(function(_, args) net.got = args[1].dtype end)
+      local model = a:prepare_model(net)
+      local y = model(tensor.ones(2, 4))
+      return { net.got, net.table.dtype, y.dtype, a._plan.param_dtype, a._plan.reduce_dtype }
+    end
+    assert.are.same({ "float32", "float32", "float32", "bfloat16", "bfloat16" }, types())
+  end)
+
+  it("refuses a lower type for whole gradients, and keys that a policy does not have", function()
     messages.raises("NO_SHARD: reduce_dtype = bfloat16: whole gradients are reduced in a lower type by " ..
       "a hook; " ..
       "give the Accelerator DistributedDataParallelKwargs { comm_hook = 'bf16' }", accelerate.Accelerator,
       { fsdp_plugin = { reshard_after_forward = "NO_SHARD", mixed_precision_policy = "bf16" } })
     state.reset()
-    messages.has(messages.said(accelerate.Accelerator, { fsdp_plugin = { mixed_precision_policy = "bf16" } }),
-      "FULL_SHARD: buffer_dtype = bfloat16 has no effect: buffers stay in their own types")
+    messages.raises("cast_root_forward_inputs", accelerate.Accelerator, { fsdp_plugin = { fsdp_version = 2,
+      mixed_precision_policy = { param_dtype = "float32", reduce_dtype = "float32", output_dtype = "float32",
+      cast_root_forward_inputs = true } } })
   end)
 end)
 

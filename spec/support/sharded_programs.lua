@@ -5,7 +5,8 @@ local M = {}
 --- Defines `train(name, plan, opts)`, which returns the numbers and the prepared model, and
 --- `give(t)`, which prints them. plan: "DDP", or a key of the plan's HOMES; opts: { steps,
 --- accumulate,
---- replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false, precision }.
+--- replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false, precision,
+--- reduced: a type }.
 M.TRAIN = [[
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
@@ -74,6 +75,7 @@ local function plan_of(name, opts)
   local replicate = opts.replicate or 1
   return plans.new(name, { replicate = replicate, shard = ranks / replicate,
     reshard_after_forward = opts.reshard ~= false, whole_in_no_sync = opts.whole_in_no_sync or false,
+    reduce_dtype = opts.reduced,
     units = function(m)
       local list = {}
       for _, block in ipairs(opts.units ~= false and m.h or {}) do list[#list + 1] = block end

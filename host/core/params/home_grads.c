@@ -3,17 +3,17 @@
 #include "core/core.h"
 #include "core/dist/watch.h"
 
-/* The mean of the ranks' gradients -> this rank's part, `to`. */
-static ax_status reduce(const ax_flat *f, ax_tensor *to)
+/* The mean of the ranks' whole gradients -> this rank's part, `to`, of their type. */
+static ax_status reduce(const ax_flat *f, const ax_tensor *grads, ax_tensor *to)
 {
   const ax_home *h = &f->home;
   ax_collective c = { .op = AX_REDUCE_SCATTER,
-                      .dtype = (ax_dtype)f->dtype,
+                      .dtype = (ax_dtype)grads->dtype,
                       .reduction = AX_MEAN,
                       .kind = f->device.kind,
                       .index = f->device.index,
                       .count = h->last - h->first,
-                      .in = ax_data(f->grads),
+                      .in = ax_data(grads),
                       .out = ax_data(to) };
   ax_status st = ax_dist_run(h->group, &c, NULL);
 
@@ -72,16 +72,29 @@ static ax_status bring(ax_flat *f, int k)
   return AX_OK;
 }
 
-/* Rounds the whole gradients to the type that they are reduced in. */
-static ax_status round_to(const ax_flat *f, ax_dtype as)
+/* New reference: this rank's part of the mean, in the gradients' type, of what was rounded to `as`
+ * on all ranks. */
+static ax_status reduce_in(const ax_flat *f, ax_dtype as, ax_tensor **out)
 {
-  ax_tensor *rounded;
+  ax_tensor *rounded = NULL, *low = NULL;
+  const bool is_own = as == (ax_dtype)f->dtype;
   ax_status st;
 
-  if (as == (ax_dtype)f->dtype) return AX_OK;
-  if ((st = ax_cast(f->grads, as, &rounded)) != AX_OK) return st;
-  st = ax_copy(f->grads, rounded);
+  *out = NULL;
+  AX_TRY(ax_tensor_new_on(f->device, (ax_dtype)f->dtype, 1, &f->home.grads->numel, out));
+  if (is_own) AX_TRY(reduce(f, f->grads, *out));
+  else {
+    AX_TRY(ax_cast(f->grads, as, &rounded));
+    AX_TRY(ax_tensor_new_on(f->device, as, 1, &f->home.grads->numel, &low));
+    AX_TRY(reduce(f, rounded, low));
+    AX_TRY(ax_copy(*out, low));
+  }
+out:
   ax_tensor_release(rounded);
+  ax_tensor_release(low);
+  if (st == AX_OK) return st;
+  ax_tensor_release(*out);
+  *out = NULL;
   return st;
 }
 
@@ -117,16 +130,14 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
   if (h->no_grads.at) AX_TRY(ax_home_give_zeros(f));
   for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));
   for (int k = 0; k < f->n; k++) had += h->had[k];
-  AX_TRY(round_to(f, as));
   AX_TRY(ax_tensor_ready(f->grads, AX_READ));
   AX_TRY(ax_tensor_ready(h->grads, AX_WRITE));
-  if (!had) {
-    AX_TRY(reduce(f, h->grads));
+  if (!had && as == (ax_dtype)f->dtype) {
+    AX_TRY(reduce(f, f->grads, h->grads));
     ax_touch(h->grads);
   } else {
-    AX_TRY(ax_tensor_new_on(f->device, (ax_dtype)f->dtype, 1, &h->grads->numel, &arrived));
-    AX_TRY(reduce(f, arrived));
-    AX_TRY(merge_part(f, arrived, had));
+    AX_TRY(reduce_in(f, as, &arrived));
+    AX_TRY(had ? merge_part(f, arrived, had) : ax_copy(h->grads, arrived));
   }
   ax_home_take_memory(f->grads, &h->no_grads);
 out:

@@ -1,5 +1,6 @@
 --- What a sharding plan asks of a model's forward, whether or not its values are cut: units that
---- compute their activations again in backward, and the types of computing and of outputs.
+--- compute their activations again in backward, and the types of computing, inputs, outputs and
+--- buffers.
 local autocast = require("accelerate.precision.autocast").autocast
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
@@ -31,25 +32,48 @@ end
 
 local function is_float(value) return core.is_tensor(value) and core._is_float(value) end
 
-local function cast_outputs(dtype, ...)
-  local results = { ... }
+-- The same values with floating tensors of a type; nil: as they are.
+local function in_type(dtype, ...)
+  if not dtype then return ... end
+  local values = { ... }
   for i = 1, select("#", ...) do
-    results[i] = operations.recursively_apply(function(t) return t:to(dtype) end, results[i], is_float)
+    values[i] = operations.recursively_apply(function(t) return t:to(dtype) end, values[i], is_float)
   end
-  return unpack(results, 1, select("#", ...))
+  return unpack(values, 1, select("#", ...))
 end
 
--- Mixed precision of the Accelerator casts already; it wins.
-local function set_types(model, plan)
-  local compute = HALF[plan.param_dtype] and not state.lower_type() and plan.param_dtype
-  local output = plan.output_dtype
-  if not compute and not output then return end
+-- Casts a module's floating arguments and results; nil: not.
+local function cast_around(module, arguments, results)
+  if not arguments and not results then return end
+  local forward = module.forward
+  module.forward = function(...) return in_type(results, forward(in_type(arguments, ...))) end
+end
+
+-- What a model computes in. Mixed precision of the Accelerator casts already; it wins.
+local function compute_in(model, dtype)
+  if not HALF[dtype] or state.lower_type() then return end
   local forward = model.forward
-  local function run(...)
-    if compute then return autocast({ dtype = compute }, forward, ...) end
-    return forward(...)
+  model.forward = function(...) return autocast({ dtype = dtype }, forward, ...) end
+end
+
+local function set_types(model, plan)
+  compute_in(model, plan.param_dtype)
+  local cast, output = plan.casts_inputs, plan.output_dtype
+  for _, unit in ipairs(plan.units(model)) do
+    cast_around(unit, cast == "units" and plan.param_dtype or nil, output)
   end
-  model.forward = output and function(...) return cast_outputs(output, run(...)) end or run
+  cast_around(model, cast and plan.param_dtype, output)
+end
+
+-- Statistics stay in the type in which they are added up.
+local function convert_buffers(model, dtype)
+  for _, module in ipairs(model:modules()) do
+    if not module.running_mean then
+      for _, buffer in module:named_buffers { recurse = false } do
+        if core._is_float(buffer) then buffer.data = buffer.data:to(dtype) end
+      end
+    end
+  end
 end
 
 --- Changes a model's forward as a plan says. A second call for one model does nothing.
@@ -60,6 +84,7 @@ function M.apply(model, plan)
   done[model] = true
   if plan.activation_checkpointing then recompute(model, plan) end
   set_types(model, plan)
+  if plan.buffer_dtype then convert_buffers(model, plan.buffer_dtype) end
 end
 
 return M

@@ -342,9 +342,13 @@ local function keys_of_policy(self)
     or "output_dtype" }
 end
 
+-- What a policy may have besides, by version: which inputs are cast.
+local CASTS = { { "cast_forward_inputs", "cast_root_forward_inputs" }, { "cast_forward_inputs" } }
+
 -- A policy that was given as a table: all dtypes, each one known.
 local function check_policy(self, policy)
   local keys, schema = keys_of_policy(self), {}
+  for _, key in ipairs(CASTS[self._values.fsdp_version]) do schema[key] = { "boolean", optional = true } end
   local known = { "float32", "bfloat16", "float16" }
   for _, key in ipairs(keys) do schema[key] = { "string", one_of = known } end
   for _, key in ipairs(keys) do

@@ -2,7 +2,6 @@
 --- many ranks they are cut, and which modules are acquired and reduced together. The plugins of
 --- Accelerate, its ParallelismConfig and DeepSpeed's JSON become plans; the engine reads nothing
 --- else.
-local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local units = require "accelerate.parallel.sharded.units"
 
@@ -25,10 +24,13 @@ local M = {}
 ---  of their own; the rest is the model's own unit. Raises for classes that the model lacks
 ---@field ignored fun(model: accelerate.nn.Module): table<accelerate.Tensor, boolean> parameters
 ---  that stay whole and are not managed
----@field param_dtype string? what units compute in; nil: the type that values rest in
+---@field param_dtype string? what values are gathered in and units compute in; nil: the type that
+---  values rest in
 ---@field reduce_dtype string? what gradients are reduced in
 ---@field buffer_dtype string? what floating buffers of modules are converted to
----@field output_dtype string? what a model's floating outputs are converted to
+---@field output_dtype string? what floating outputs of the model and its units are converted to
+---@field casts_inputs "model"|"units"|nil whose floating arguments are converted to param_dtype:
+---  the model's, or its units', too
 ---@field offload { values: "cpu"|"disk"|nil, states: "cpu"|"disk"|nil, gradients: "cpu"|nil, path:
 ---  string?, note: string? } note: why nothing is offloaded that was to be
 ---@field whole_in_no_sync boolean whether gradients stay whole in no_sync, as Accelerate keeps
@@ -77,25 +79,29 @@ end
 
 -- ---- FullyShardedDataParallelPlugin -------------------------------------------------------------
 
--- The types of a plugin's own policy. One that follows the Accelerator's mixed precision says what
--- is computed in alone: gradients are reduced in float32, and the Accelerator casts outputs.
+-- Whose inputs are cast, with the defaults of PyTorch's two policies.
+local function casts_of(plugin, policy)
+  if plugin.fsdp_version == 2 then return policy.cast_forward_inputs ~= false and "units" or nil end
+  return policy.cast_forward_inputs and "units" or policy.cast_root_forward_inputs ~= false and "model" or nil
+end
+
+-- The types of a plugin's own policy. Of one that follows the Accelerator's mixed precision,
+-- buffers stay as they are, and the Accelerator casts outputs.
 local function policy_of(plugin, strategy)
-  local policy = plugin.mixed_precision_policy or {}
+  local policy = plugin.mixed_precision_policy
+  if not policy then return {} end
   if plugin:_origin "mixed_precision_policy" == "mixed_precision" then
-    return { param_dtype = policy.param_dtype }
+    local reduced = strategy ~= "NO_SHARD" and policy.reduce_dtype or nil
+    return { param_dtype = policy.param_dtype, reduce_dtype = reduced }
   end
   if strategy == "NO_SHARD" and (policy.reduce_dtype or "float32") ~= "float32" then
     fail("NO_SHARD: reduce_dtype = %s: whole gradients are reduced in a lower type by a hook; give the " ..
       "Accelerator DistributedDataParallelKwargs { comm_hook = %s }", policy.reduce_dtype,
       policy.reduce_dtype == "float16" and "'fp16'" or "'bf16'")
   end
-  if (policy.buffer_dtype or "float32") ~= "float32" then
-    notice.main_once(
-      "%s: buffer_dtype = %s has no effect: buffers stay in their own types, in which norms " ..
-      "keep their statistics", strategy, policy.buffer_dtype)
-  end
   return { param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype,
-    output_dtype = policy.output_dtype }
+    output_dtype = policy.output_dtype, buffer_dtype = policy.buffer_dtype,
+    casts_inputs = casts_of(plugin, policy) }
 end
 
 -- How many copies there are, and over how many ranks each is cut.
@@ -138,7 +144,8 @@ end
 -- Fields of a plan, and those of the plugin that they come from.
 local FROM = { reshard_after_forward = "reshard_after_forward", units = "auto_wrap_policy",
   ignored = "ignored_modules", param_dtype = "mixed_precision_policy",
-  reduce_dtype = "mixed_precision_policy", buffer_dtype = "mixed_precision_policy",
+  reduce_dtype = "mixed_precision_policy", casts_inputs = "mixed_precision_policy",
+    buffer_dtype = "mixed_precision_policy",
   output_dtype = "mixed_precision_policy", offload = "cpu_offload", whole_in_no_sync = "whole_in_no_sync",
   activation_checkpointing = "activation_checkpointing", state_dict_type = "state_dict_type" }
 
@@ -171,6 +178,7 @@ function M.from_fsdp(plugin, context)
     replicate = replicate, shard = shard, reshard_after_forward = reshard ~= false,
     units = chooser(plugin, ignored), ignored = ignored,
     param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype, output_dtype = policy.output_dtype,
+    buffer_dtype = policy.buffer_dtype, casts_inputs = policy.casts_inputs,
     offload = { values = away, gradients = away, states = away,
       note = plugin.cpu_offload and on_host and "none: a CPU's memory is the host's" or nil },
     whole_in_no_sync = plugin.whole_in_no_sync,

@@ -141,6 +141,10 @@ local SETTINGS = {
     function(plan) return plan.param_dtype or "the type they rest in" end },
   { "gradients are reduced in", "reduce_dtype",
     function(plan) return plan.reduce_dtype or "their own type" end },
+  { "inputs are cast of", "casts_inputs", function(plan)
+    return plan.casts_inputs == "units" and "the model and its units" or plan.casts_inputs
+      and "the model" or "none"
+  end },
   { "buffers", "buffer_dtype", function(plan) return plan.buffer_dtype or "their own type" end },
   { "outputs", "output_dtype", function(plan) return plan.output_dtype or "as computed" end },
   { "offload", "offload", function(plan) return offload_text(plan.offload) end },
