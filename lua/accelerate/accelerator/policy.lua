@@ -2,8 +2,8 @@
 --- compute their activations again in backward, and the types of computing, inputs, outputs and
 --- buffers.
 local autocast = require("accelerate.precision.autocast").autocast
+local checkpoint = require "accelerate.nn.utils.checkpoint"
 local core = require "accelerate.core"
-local nn = require "accelerate.nn"
 local notice = require "accelerate.messages.notice"
 local operations = require "accelerate.collectives.operations"
 local state = require "accelerate.state"
@@ -21,13 +21,7 @@ local function recompute(model, plan)
     notice.main_once("%s: activation_checkpointing has no effect: no module of %s is a unit of its own",
       plan.name, model.__name)
   end
-  for _, unit in ipairs(units) do
-    local forward = unit.forward
-    unit.forward = function(...)
-      if not core.is_grad_enabled() then return forward(...) end
-      return nn.utils.checkpoint(forward, ...)
-    end
-  end
+  for _, unit in ipairs(units) do checkpoint.module(unit, true) end
 end
 
 local function is_float(value) return core.is_tensor(value) and core._is_float(value) end

@@ -105,7 +105,8 @@ end
 --- listed raise with their name where they would change something; docs/generation.md has all of
 --- them. Draws take the first token, in the order of the vocabulary, whose running sum of chances
 --- is above a uniform number of float64 from the generator: one for each row and step.
----@param input_ids accelerate.Tensor int64 (batch, length); a decoder's rows are padded on the left
+---@param input_ids accelerate.Tensor|table int64 (batch, length), padded on the left for a decoder;
+---  or what a tokenizer returns: { input_ids = …, attention_mask = … }
 ---@param opts? { max_new_tokens: integer, max_length: integer, min_new_tokens: integer, min_length:
 ---  integer, max_time: number, stop_strings: string|string[], tokenizer: accelerate.Tokenizer,
 ---  do_sample: boolean, temperature: number, top_k: integer, top_p: number, min_p: number, top_h:
@@ -126,9 +127,8 @@ end
 ---  generation; prompt_lookup_num_tokens: at most so many tokens (7 count) that followed the last
 ---  max_matching_ngram_size (default 2) or fewer ones before are verified in one pass, for one row;
 ---  default: none
----@return accelerate.Tensor|{ sequences: accelerate.Tensor, scores: accelerate.Tensor[]?, logits:
----  accelerate.Tensor[]?, sequences_scores: accelerate.Tensor?, beam_indices: accelerate.Tensor? }
----  the table with return_dict_in_generate = true
+---@return any tokens a tensor; with return_dict_in_generate = true a table { sequences =, scores =,
+---  logits =, sequences_scores =, beam_indices = } of those that were wanted
 function M.generate(self, input_ids, opts)
   if type(input_ids) == "table" then
     local given = {}

@@ -6,6 +6,7 @@
 
 local core = require "accelerate.core"
 local blocks = require "accelerate.models.blocks"
+local checkpoint = require "accelerate.nn.utils.checkpoint"
 local options = require "accelerate.utils.options"
 local nn = require "accelerate.nn"
 local config = require "accelerate.models.config"
@@ -21,6 +22,8 @@ local M = { classes = {} }
 ---@field device string of the first parameter
 ---@field dtype string of the first parameter of floating numbers
 ---@field generation_config table? what generation_config.json holds
+---@field generate fun(self: accelerate.models.PreTrainedModel, input_ids: accelerate.Tensor|table,
+---  opts?: table): any of models that write tokens: decoders, encoder-decoders
 local PreTrainedModel = nn.class("PreTrainedModel")
 M.PreTrainedModel = PreTrainedModel
 
@@ -48,6 +51,28 @@ function PreTrainedModel.__index(self, key)
   if read then return read(self) end
   return nn.Module.__index(self, key)
 end
+
+local function checkpoint_layers(self, on)
+  local names = {}
+  for _, name in ipairs(self._no_split_modules or {}) do
+    names[name] = not name:find "Embeddings$" or nil
+  end
+  local found = false
+  for _, module in ipairs(self:modules()) do
+    if names[module.__name] then
+      checkpoint.module(module, on)
+      found = true
+    end
+  end
+  if not found then fail("gradient_checkpointing: %s has no layers that it knows", self.__name) end
+end
+
+--- Computes what is inside the layers again in backward, where it is not kept for it: slower, and a
+--- layer's memory instead of all layers'. Gradients have the same bits.
+function PreTrainedModel:gradient_checkpointing_enable() checkpoint_layers(self, true) end
+
+--- Ends `gradient_checkpointing_enable`.
+function PreTrainedModel:gradient_checkpointing_disable() checkpoint_layers(self, false) end
 
 --- Makes a model with new weights.
 ---@param opts? table the configuration: keys of config.json; the others get Transformers' defaults

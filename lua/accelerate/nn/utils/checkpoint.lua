@@ -106,6 +106,16 @@ local function again(saved, args, grads)
   return found
 end
 
+-- The first run. It is recorded, as the second one is: which kernel an op takes, and with it what
+-- dropout draws, may follow from what requires a gradient. The detached results let the record go.
+local function first_run(fn, ...)
+  local results = scope.pack(fn(...))
+  for i = 1, results.n do
+    if core.is_tensor(results[i]) then results[i] = results[i]:detach() end
+  end
+  return unpack(results, 1, results.n)
+end
+
 local Checkpoint = core.Function {
   name = "checkpoint",
   forward = function(ctx, saved, _, ...)
@@ -119,14 +129,7 @@ local Checkpoint = core.Function {
     end
     ctx.saved = saved
     ctx:save_for_backward(unpack(keep, 1, args.n))
-    local results = scope.pack(core.scope(saved.fn, ...))  -- frees the intermediate results at once
-    for i = 1, results.n do
-      for k = 1, args.n do  -- a result that is an argument must not share the argument's place in the graph
-        if core.is_tensor(results[i]) and rawequal(results[i], args[k]) then
-          results[i] = results[i]:detach()
-        end
-      end
-    end
+    local results = scope.pack(core.enable_grad(core.scope, first_run, saved.fn, ...))
     saved.results = describe(results)
     return unpack(results, 1, results.n)
   end,
@@ -150,20 +153,49 @@ local Checkpoint = core.Function {
   end,
 }
 
--- A tensor with history inside a table would keep it, and the second run's backward pass would
--- enter it.
-local function check_tables(...)
-  for i = 1, select("#", ...) do
-    local value = select(i, ...)
-    if type(value) == "table" and getmetatable(value) == nil then
-      for _, t in next, value do  -- any one will do
-        if core.is_tensor(t) and t.grad_fn then
-          fail("checkpoint: argument %d is a table with a tensor that has a history; give such tensors " ..
-            "as arguments of their own", i)
-        end
-      end
-    end
+-- ---- arguments that are tables ------------------------------------------------------------------
+
+-- A value as a form: its tensors are numbers of a list, so that they become arguments of their own.
+-- They are then kept until backward, and get their gradients. `seen`: forms of tables met before.
+local function form_of(value, list, seen)
+  if core.is_tensor(value) then
+    list[#list + 1] = value
+    return { at = #list }
   end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return { plain = value } end
+  if seen[value] then return seen[value] end
+  local entries = {}
+  seen[value] = { entries = entries }
+  for key, inner in next, value do entries[key] = form_of(inner, list, seen) end
+  return seen[value]
+end
+
+local function value_of(form, list, made)
+  if form.at then return list[form.at] end
+  if not form.entries then return form.plain end
+  if made[form] then return made[form] end
+  local value = {}
+  made[form] = value
+  for key, inner in next, form.entries do value[key] = value_of(inner, list, made) end
+  return value
+end
+
+local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
+
+-- fn and its arguments, with the tensors of plain tables among them as arguments.
+local function opened(fn, ...)
+  local any = false
+  for i = 1, select("#", ...) do any = any or is_plain((select(i, ...))) end
+  if not any then return fn, scope.pack(...) end
+  local forms, list, seen = {}, {}, {}
+  local n = select("#", ...)
+  for i = 1, n do forms[i] = form_of((select(i, ...)), list, seen) end
+  list.n = #list
+  return function(...)
+    local tensors, given, made = { ... }, {}, {}
+    for i = 1, n do given[i] = value_of(forms[i], tensors, made) end
+    return fn(unpack(given, 1, n))
+  end, list
 end
 
 local FLAG = { "boolean", optional = true }
@@ -194,10 +226,10 @@ local checkpoint = {}
 --- Returns fn(...). Intermediate results are freed at once and computed again in backward, with the
 --- same random numbers (dropout) and automatic casting, so gradients have the same bits. Parameters
 --- that fn uses get gradients as usual. fn must compute equal results both times and should have no
---- side effects. Checkpoints nest. Pass results of earlier ops to fn as arguments: if fn took them
---- as upvalues, its second backward pass would consume their graph. A table at the end whose keys
---- are options' names holds checkpoint_with's options, and PyTorch's use_reentrant, early_stop,
---- debug and determinism_check, which change nothing.
+--- side effects. Checkpoints nest. Pass results of earlier ops to fn as arguments, which may stand
+--- in tables: if fn took them as upvalues, its second backward pass would consume their graph. A
+--- table at the end whose keys are options' names holds checkpoint_with's options, and PyTorch's
+--- use_reentrant, early_stop, debug and determinism_check, which change nothing.
 ---@param fn function|accelerate.nn.Module
 ---@param ... any its arguments
 ---@return any ... its results
@@ -222,8 +254,8 @@ function checkpoint.with(opts, fn, ...)
     fail("checkpoint: expected a function or a module first, got %s", options.show(fn))
   end
   if not core.is_grad_enabled() then return fn(...) end
-  check_tables(...)
-  local saved = { fn = type(fn) == "function" and fn or function(...) return fn(...) end }
+  local run, args = opened(type(fn) == "function" and fn or function(...) return fn(...) end, ...)
+  local saved = { fn = run }
   saved.autocast, saved.dtype, saved.cache = core.autocast_state()
   if o.preserve_rng_state then
     saved.generators = generators_of(o.generators)
@@ -231,7 +263,27 @@ function checkpoint.with(opts, fn, ...)
   end
   -- A tensor that requires a gradient stands in for the parameters that fn uses, which are not
   -- among the arguments.
-  return Checkpoint(saved, core.zeros(1, { requires_grad = true }), ...)
+  return Checkpoint(saved, core.zeros(1, { requires_grad = true }), unpack(args, 1, args.n))
+end
+
+-- Modules that are checkpointed -> { own = the forward that the object had itself, or nil }.
+local changed = setmetatable({}, { __mode = "k" })
+
+--- Checkpoints every forward pass of a module from now on; false: no longer.
+---@param module accelerate.nn.Module
+---@param on boolean
+function checkpoint.module(module, on)
+  if (changed[module] ~= nil) == on then return end
+  if not on then
+    module.forward, changed[module] = changed[module].own, nil
+    return
+  end
+  local forward = module.forward
+  changed[module] = { own = rawget(module, "_values").forward }
+  module.forward = function(...)
+    if not core.is_grad_enabled() then return forward(...) end
+    return checkpoint.checkpoint(forward, ...)
+  end
 end
 
 --- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, and
