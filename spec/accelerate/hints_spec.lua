@@ -185,6 +185,16 @@ local m = N() print(pcall(function() local y = m.head(F.relu) return y end))]] }
         ["list:append(3)"] = "'append' (a nil value); a list grows by table.insert(list, x)",
         ["local v = list:get('lr', 1)"] = "'get' (a nil value); an entry of a table is t[name] or default",
         ["local y = s:startswith('a')"] = "'startswith' (a nil value); in Lua: s:sub(1, #start) == start",
+        ["local d = require 'accelerate.data'.DataLoader({ 1 }) for i in d:enumerate() do end"] =
+          "'enumerate' (a nil value); ipairs counts what it walks: for i, x in ipairs(loader) do ... end",
+        ["local d = require 'accelerate.data'.DataLoader({ 1 }) d = require " ..
+          "'accelerate'.Accelerator():prepare(d) "
+          .. "for i in d:enumerate() do end"] =
+          "DataLoaderShard has no 'enumerate'; ipairs counts what it walks: for i, x in ipairs(loader) " ..
+            "do ... end",
+        ["local a = np.zeros(2)"] = "'np' (a nil value); arrays are tensors, of the module accelerate.tensor",
+        ["local f = open('x')"] =
+          "'open' (a nil value); in Lua: io.open(path) gives a file, whose f:read(\"*a\") is its text",
         ["m:keys()"] = "'keys' (a nil value); ReLU has no 'keys'",
         ["nn.ModuleDict():updat()"] =
           "'updat' (a nil value); ModuleDict has no 'updat'; did you mean 'update'?",

@@ -50,7 +50,7 @@ M.OTHERS = {
   from_numpy = "accelerate.data.read_npy(path)",
   compile = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
   jit = 'accelerate.Accelerator { dynamo_backend = "cudagraphs" } records steps on a GPU',
-  distributed = "accelerator:gather(x), accelerator:reduce(x) and accelerate.utils.broadcast(x)",
+  distributed = "the module accelerate.distributed, or accelerator:gather(x) and accelerator:reduce(x)",
   prune = "nn.utils.parametrize with a module that multiplies by a mask (pruning is not there)",
   int8 = 'no tensor has this type; "int32" holds its numbers',
   int16 = 'no tensor has this type; "int32" holds its numbers',
@@ -144,6 +144,13 @@ M.OPTIONS = {
   memory_format = LAYOUT,
   layout = "tensors are dense; sparse ones are made by tensor.sparse_coo_tensor and x:to_sparse()",
   pin_memory = "x:pin_memory() copies a tensor to pinned memory",
+}
+
+--- Names of Python's that objects here are used without: what to write.
+M.WALKS = {
+  enumerate = "ipairs counts what it walks: for i, x in ipairs(loader) do ... end",
+  __iter__ = "ipairs and iter walk it: for x, y in loader:iter() do ... end",
+  __len__ = "#x is the length", __getitem__ = "x:get(i) and x[i] are an entry",
 }
 
 local searching = false -- a module that lacks the name calls this again

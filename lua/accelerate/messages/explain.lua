@@ -198,6 +198,8 @@ local function lacking(kind, name, level)
   local is_plain = type(value) == "table" and not M.title(value)
   local python = (kind == "method" or is_plain) and of_python(name, path ~= nil, value)
   if python then return python end
+  local walk = type(value) == "table" and require("accelerate.messages.elsewhere").WALKS[name]
+  if walk then return walk end
   if type(value) == "table" then return (about(value, name)) end
   if kind == "method" and EMPTY[name] and (path == nil or type(value) == "userdata") then
     return read_only(name, path)

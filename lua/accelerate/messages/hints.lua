@@ -38,13 +38,24 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)",
   sum = "x:sum() is of a tensor; the numbers of a list are added in a loop",
   round = "math.floor(a + 0.5) is of a number; x:round() is of a tensor",
   sorted = "table.sort(list) sorts in place; x:sort() is of a tensor",
+  open = "io.open(path) gives a file, whose f:read(\"*a\") is its text", exit = "os.exit(status)",
+  input = "io.read() is a line of the terminal",
+  any = "x:any() is of a tensor; the entries of a list are looked at in a loop",
+  all = "x:all() is of a tensor; the entries of a list are looked at in a loop",
   reversed = "for i = #list, 1, -1 do ... end",
     zip = "for i, x in ipairs(list) do local y = other[i] ... end",
   list = "a list is written { x, y }", dict = "a table is written { name = value }",
   hasattr = "accelerate.utils.hasattr(x, \"name\")", getattr = "x[name]", setattr = "x[name] = value" }
 
+-- Python's modules that scripts use without a thought.
+local OTHERS = { torch = TORCH, np = "arrays are tensors, of the module accelerate.tensor",
+  time = "accelerate.utils.time() is a clock in seconds",
+  json = "accelerate.utils.json reads and writes JSON",
+  random = "math.random() draws; accelerate.utils.set_seed(0) seeds it",
+  plt = "accelerate.plot draws on the terminal, and into PNG and SVG files",
+  pd = "accelerate.data.read_csv(path) reads a table" }
+
 local RAISED = {
-  { "attempt to index global 'torch' %(a nil value%)$", TORCH },
   { "attempt to index global 'self' %(a nil value%)$",
     "a method has `self` when it is written with a colon: function Net:forward(x) ... end" },
   { "local 'self' %(a nil value%)$", NO_OBJECT },
@@ -74,6 +85,7 @@ local function of_name(message)
   local verb, name = message:match "attempt to (%l+) global '([%w_]+)' %(a nil value%)$"
   if verb == "call" and FUNCTIONS[name] then return "in Lua: " .. FUNCTIONS[name] end
   local module = USUAL[name]
+  if verb == "index" and OTHERS[name] then return OTHERS[name] end
   return module and ('it was not required: local %s = require "%s"'):format(name, module)
 end
 

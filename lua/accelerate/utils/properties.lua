@@ -23,8 +23,9 @@ end
 
 local function unknown(what, name, list)
   local near = type(name) == "string" and options.nearest(name, list)
+  local walk = require("accelerate.messages.elsewhere").WALKS[name]
   return ("%s has no %s%s"):format(what, type(name) == "string" and ("'" .. name .. "'") or tostring(name),
-    near and ("; did you mean '" .. near .. "'?") or "")
+    walk and "; " .. walk or near and ("; did you mean '" .. near .. "'?") or "")
 end
 
 -- Of a module: another one may have the name.
