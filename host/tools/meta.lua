@@ -24,8 +24,8 @@ local written     -- names of the classes that have been written
 
 -- ---- options ------------------------------------------------------------------------------------
 
-local SCHEMA_TYPES = { string = true, integer = true, number = true, boolean = true, table = true,
-  ["function"] = true }
+local SCHEMA_TYPES = { string = "string", integer = "number", number = "number", boolean = "boolean",
+  table = "table", list = "any[]", tensor = TENSOR, ["function"] = "function" }
 
 local function schema_type(entry)
   if entry.one_of then
@@ -36,10 +36,8 @@ local function schema_type(entry)
     return table.concat(words, "|")
   end
   local words = {}
-  for word in tostring(entry[1]):gmatch("[%a_]+") do
-    words[#words + 1] = SCHEMA_TYPES[word] and word or word == "tensor" and TENSOR or nil
-  end
-  return #words > 0 and table.concat(words, "|") or "any"
+  for word in tostring(entry[1]):gmatch("[%a_]+") do words[#words + 1] = SCHEMA_TYPES[word] or "any" end
+  return table.concat(words, "|")
 end
 
 local function default_text(value)
@@ -74,17 +72,51 @@ local function begin_class(out, full, base)
   add(out, "---@class ", full, base and base ~= full and " : " .. base or "")
 end
 
-local function write_class(out, call, name, Class, files)
-  local full, init = class_names[Class], Class.init
-  local block, made, arguments = annotations.class(files, name), nil, nil
-  if init then
-    local path, line = annotations.place(init)
-    made = path and annotations.above(path, line)
-    arguments = path and annotations.lines(path)[line]:match("function[^(]*(%b())")
-    arguments = arguments and arguments:sub(2, -2)
+-- How `init` is described, and its arguments as they are written.
+local function maker_of(Class)
+  local path, line = annotations.place(Class.init)
+  local arguments = path and annotations.lines(path)[line]:match("function[^(]*(%b())")
+  return path and annotations.above(path, line), arguments and arguments:sub(2, -2)
+end
+
+-- What a class's own function makes is of that class, though the annotation is a base's.
+local function name_result(block, Class)
+  local first, base = block.returns[1], rawget(Class, "__base")
+  while first and base do
+    if class_names[base] == first.type then first.type = class_names[Class] end
+    base = rawget(base, "__base")
   end
+end
+
+-- The methods, or the functions that are called as Class.name(…).
+local function write_methods(out, Class, prefix, files, of_class)
+  for _, method in ipairs(public.methods_of(Class)) do
+    local fn = rawget(Class, method)
+    if public.of_class(fn) == of_class then
+      local own, written_ones = public.function_block(method, fn, files)
+      if own and not of_class then own.method = class_names[Class] end
+      if own and of_class then name_result(own, Class) end
+      write_function(out, prefix .. method, own, written_ones)
+    end
+  end
+end
+
+-- A class and an object of it are two types: the class makes objects, and has functions of its own
+-- (`from_pretrained`) beside the methods, which a derived class calls through it.
+local function write_class(out, call, name, Class, files)
+  local full = class_names[Class]
+  local block, made, arguments = annotations.class(files, name), nil, nil
+  if Class.init then made, arguments = maker_of(Class) end
+  local params = (made or block or { params = {} }).params
   local schema = rawget(Class, "_schema")
-  if schema then write_schema(out, full .. ".Options", schema) end
+  if schema then
+    write_schema(out, full .. ".Options", schema)
+    local last = params[#params]
+    if last and last.name:find "^opt" then last.type = full .. ".Options" end
+    if not last then
+      params = { { name = "options", type = full .. ".Options", text = "", optional = true } }
+    end
+  end
   add(out, "do")
   describe(out, block and block.text)
   begin_class(out, full, base_of(Class))
@@ -92,35 +124,34 @@ local function write_class(out, call, name, Class, files)
     pieces.write_call(out, full:find("^accelerate%.nn%.") and TENSOR .. ", any" or "any")
   end
   write_fields(out, block, {})
-  add(out, "local ", local_name(full), " = {}")
+  local object = local_name(full)
+  add(out, "local ", object, " = {}")
   add(out, "")
-  for _, method in ipairs(public.methods_of(Class)) do
-    local own, written_ones = public.function_block(method, rawget(Class, method), files)
-    write_function(out, local_name(full) .. ":" .. method, own, written_ones)
-  end
-  add(out, "end")
+  write_methods(out, Class, object .. ":", files, false)
+  local constructor, lines = pieces.constructor(params, arguments, full)
+  begin_class(out, full .. ".Class", full)
+  add(out, "---@overload ", constructor)
+  add(out, ("local %sClass = {}"):format(object))
   add(out, "")
+  write_methods(out, Class, object .. "Class.", files, true)
   describe(out, block and block.text)
   describe(out, made and made ~= block and made.text or {})
-  local names = write_params(out, made or block)
-  if schema and #names == 0 then
-    add(out, "---@param options? ", full, ".Options")
-    names = { "options" }
-    arguments = nil
-  end
-  add(out, "---@return ", full)
-  add(out, ("function %s(%s) end"):format(call, argument_list(arguments, names)))
+  describe(out, lines)
+  add(out, ("%s = %sClass"):format(call, object))
+  add(out, "end")
   add(out, "")
 end
 
 -- Where a table of options is described by the names in its text, makes a class of them; those that
--- are fields too have the field's type.
+-- are fields too have the field's type, unless it is an object's, which is made of other values.
 local function name_options(out, call, full, maker, block)
   for _, p in ipairs(maker.params) do
     local set = p.type:find("^table%??$") and help.options("accelerate." .. call:match("[%w_]+$")) or {}
     if next(set) then
       local types = {}
-      for _, f in ipairs(block and block.fields or {}) do types[f.name] = f.type end
+      for _, f in ipairs(block and block.fields or {}) do
+        types[f.name] = not f.type:find "^accelerate%." and pieces.lenient(f.type) or nil
+      end
       add(out, "---@class ", full, ".Options")
       for _, key in ipairs(public.sorted_names(set)) do
         add(out, "---@field ", key, "? ", types[key] or "any")
@@ -149,6 +180,7 @@ local function write_object(out, call, full, name, made, files)
   for _, method in ipairs(public.sorted_names(made.methods)) do
     if not public.OWN[method] then
       local own, written_ones = public.function_block(method, made.methods[method], files)
+      if own then own.method = full end
       write_function(out, local_name(full) .. ":" .. method, own, written_ones)
     end
   end
@@ -159,16 +191,23 @@ local function write_object(out, call, full, name, made, files)
   describe(out, maker and maker.text)
   local names = write_params(out, maker and { params = maker.params, returns = {} })
   add(out, "---@return ", full)
+  if maker then
+    pieces.write_overloads(out, { params = maker.params, returns = { { type = full, text = "" } } })
+  end
   add(out, ("function %s(%s) end"):format(call, argument_list(arguments, names)))
   add(out, "")
 end
 
 local function write_record(out, call, full, name, value, files)
   local block = annotations.find(files, name)
-  write_schema(out, full .. ".Options", value._schema)
-  describe(out, block and block.text)
-  begin_class(out, full, full .. ".Options")
-  add(out, "")
+  local class = annotations.class(files, name)
+  full = class and class.class or full
+  if not written[full] then
+    write_schema(out, full .. ".Options", value._schema)
+    describe(out, block and block.text)
+    begin_class(out, full, full .. ".Options")
+    add(out, "")
+  end
   describe(out, block and block.text)
   add(out, "---@param options? ", full, ".Options")
   add(out, "---@return ", full)
@@ -187,12 +226,8 @@ local function write_member(out, page, name, value, files, ops)
     op_definitions.write_op(out, call, op)
   elseif type(value) == "function" then
     write_function(out, call, public.function_block(name, value, files))
-  elseif public.is_class(value) and class_names[value] and not written[class_names[value]] then
-    write_class(out, call, name, value, files)
   elseif public.is_class(value) and class_names[value] then
-    add(out, "---@return ", class_names[value])
-    add(out, ("function %s(...) end"):format(call))
-    add(out, "")
+    write_class(out, call, name, value, files)
   elseif public.is_callable(value) and rawget(value, "_schema") then
     write_record(out, call, full_name(page, name), name, value, files)
   elseif public.is_callable(value) and properties.defined[name] then
@@ -224,9 +259,13 @@ local function module_class(page)
   return page[2] == "accelerate.nn.initializers" and "accelerate.nn.init" or page[2]
 end
 
-local function linked_page(value)
+-- The type of a member that is written elsewhere: a page for itself, or a class by another name or
+-- of an earlier page.
+local function linked(name, value)
   local page = public.page_of(value)
-  return page and module_class(page)
+  local class = public.is_class(value) and class_names[value]
+  if page then return module_class(page) end
+  return class and (value.__name ~= name or written[class]) and class .. ".Class"
 end
 
 local function write_page(page, ops)
@@ -245,9 +284,9 @@ local function write_page(page, ops)
   end
   write_fields(out, class, seen)
   for _, name in ipairs(public.members(module)) do
-    local linked = linked_page(module[name])
-    if linked and not seen[name] then
-      add(out, "---@field ", name, " ", linked)
+    local type = linked(name, module[name])
+    if type and not seen[name] then
+      add(out, "---@field ", name, " ", type)
       seen[name] = true
     end
   end
@@ -257,7 +296,7 @@ local function write_page(page, ops)
     op_definitions.write_tensor(out, ops)
     written[TENSOR] = true
   end
-  for _, name in ipairs(public.members(module)) do
+  for _, name in ipairs(page[1] == "tensor" and op_definitions.functions(ops) or public.members(module)) do
     if not seen[name] and is_name(name) and name ~= "core" then
       write_member(out, page, name, module[name], files, ops)
     end
@@ -290,9 +329,13 @@ local function write_types()
       if full and not written[full] then
         local last = n
         while lines[last] and lines[last]:find("^%s*%-%-%-") do last = last + 1 end
-        begin_class(out, full, rest:match("^%s*:%s*([%w_.]+)"))
-        write_fields(out, annotations.above(path, last), {})
-        add(out, "")
+        local object = properties.defined[local_name(full)]
+        if object then write_object(out, nil, full, local_name(full), object, { path })
+        else
+          begin_class(out, full, rest:match("^%s*:%s*([%w_.]+)"))
+          write_fields(out, annotations.above(path, last), {})
+          add(out, "")
+        end
       elseif alias and not written[alias] then
         written[alias] = true
         add(out, "---", continued(lines, n))

@@ -55,8 +55,8 @@ local core = require "accelerate.core"
 ---@field is_contiguous fun(self: accelerate.Tensor): boolean whether the elements stand one behind
 ---  the other, the last dim innermost
 ---@field is_pinned fun(self: accelerate.Tensor): boolean whether x is in pinned memory
----@field item fun(self: accelerate.Tensor): number|boolean, number? the one element of x; of a
----  complex one the real and the imaginary part
+---@field item fun(self: accelerate.Tensor): any, any the one element of x, a number or a boolean;
+---  of a complex one the real and the imaginary part
 ---@field long fun(self: accelerate.Tensor): accelerate.Tensor `x:to("int64")`
 ---@field nbytes fun(self: accelerate.Tensor): integer bytes of all elements
 ---@field numel fun(self: accelerate.Tensor): integer the number of elements

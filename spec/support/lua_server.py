@@ -5,7 +5,8 @@ import subprocess
 import threading
 import time
 
-CONFIG = {"runtime": {"version": "LuaJIT"}}
+# As docs/editors.md has it.
+CONFIG = {"runtime": {"version": "LuaJIT"}, "strict": {"arrayIndex": False}}
 
 
 class Server:

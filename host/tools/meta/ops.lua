@@ -11,13 +11,14 @@ local M = {}
 
 local TENSOR = "accelerate.Tensor"
 
--- What the kinds of ops.def are as types.
+-- What the kinds of ops.def are as types; pieces.lenient says why a whole number is `number` and a
+-- tensor may be one.
 local KINDS = {
-  T = TENSOR, TN = TENSOR .. "|number", ["T*"] = TENSOR .. "[]", dim = "integer", ["dim+"] = "integer",
-  dims = "integer|integer[]", pos = "integer", int = "integer", int2 = "integer|integer[]",
-  int3 = "integer|integer[]",
-  ints = "integer|integer[]", num = "number", bool = "boolean", dtype = "accelerate.DType",
-    gen = "accelerate.Generator",
+  T = pieces.TENSOR_OR_NUMBER, TN = pieces.TENSOR_OR_NUMBER, ["T*"] = TENSOR .. "[]",
+  dim = "number", ["dim+"] = "number", dims = "number|number[]", pos = "number", int = "number",
+  int2 = "number|number[]", int3 = "number|number[]", ints = "number|number[]", num = "number",
+  bool = "boolean",
+  dtype = "accelerate.DType", gen = "accelerate.Generator",
 }
 
 local function kind_type(kind)
@@ -104,6 +105,17 @@ function M.all()
       form = entry.form, usage = entry.usage }
   end
   return map
+end
+
+--- Returns the names of accelerate.tensor: its members, and the functions that it loads when they
+--- are first read.
+function M.functions(ops)
+  local there = {}
+  for _, name in ipairs(public.members(require "accelerate.tensor")) do there[name] = true end
+  for name, entry in pairs(ops) do
+    if entry.form == "both" or entry.form == "function" then there[name] = true end
+  end
+  return public.sorted_names(there)
 end
 
 local OPERATORS = { "add", "sub", "mul", "div", "mod", "pow" }

@@ -12,6 +12,7 @@ local fail, is_parameter = options.fail, parameter.is
 
 ---@class accelerate.nn.Module
 ---@field training boolean
+---@field [string] any the parameters, buffers and modules of its own
 local Module = class("Module")
 
 -- ---- attributes ---------------------------------------------------------------------------------

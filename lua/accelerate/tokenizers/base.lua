@@ -20,9 +20,20 @@ local ROLES = specials.ROLES
 ---@field truncation_side "right"|"left"
 ---@field chat_template string|table<string, string>|nil Jinja; where there are several, by name
 ---@field model_input_names string[] what a call returns by default
----@field bos_token string? and so on: eos_token, unk_token, sep_token, pad_token, cls_token,
----  mask_token; a token of the vocabulary can be assigned
----@field pad_token_id integer? and so on, for each of them
+---@field bos_token string? a token of the vocabulary can be assigned, here and to the other roles
+---@field eos_token string?
+---@field unk_token string?
+---@field sep_token string?
+---@field pad_token string?
+---@field cls_token string?
+---@field mask_token string?
+---@field bos_token_id integer?
+---@field eos_token_id integer?
+---@field unk_token_id integer?
+---@field sep_token_id integer?
+---@field pad_token_id integer?
+---@field cls_token_id integer?
+---@field mask_token_id integer?
 local Tokenizer = class "Tokenizer"
 Tokenizer._ROLES = ROLES
 
