@@ -117,7 +117,8 @@ function M.for_folder(config)
   return {
     quant_method = "bitsandbytes", _load_in_4bit = config.load_in_4bit, _load_in_8bit = config.load_in_8bit,
     load_in_4bit = config.load_in_4bit, load_in_8bit = config.load_in_8bit,
-    llm_int8_threshold = config.llm_int8_threshold, llm_int8_skip_modules = config.skip_modules and json.list { unpack(config.skip_modules) },
+    llm_int8_threshold = config.llm_int8_threshold, llm_int8_skip_modules = config.skip_modules
+      and json.list { unpack(config.skip_modules) },
     llm_int8_enable_fp32_cpu_offload = false, llm_int8_has_fp16_weight = false,
     bnb_4bit_quant_type = config.bnb_4bit_quant_type, bnb_4bit_quant_storage = "uint8",
     bnb_4bit_use_double_quant = config.bnb_4bit_use_double_quant,
