@@ -427,3 +427,49 @@ describe("a chat template", function()
     end
   end)
 end)
+
+describe("TextStreamer", function()
+  for _, kind in ipairs(KINDS) do
+    it("writes piece by piece what decode makes of all tokens: " .. kind, function()
+      local t = make(kind)
+      for _, skip in ipairs { true, false } do
+        for _, text in ipairs(others.texts) do
+          local ids, pieces, ends = t(text).input_ids, {}, 0
+          local stream = tokenizers.TextStreamer(t,
+            { skip_special_tokens = skip, write = function(piece, ended)
+            pieces[#pieces + 1] = piece
+            if ended then ends = ends + 1 end
+          end })
+          for _, id in ipairs(ids) do stream { id } end
+          stream:finish()
+          assert.equal(t:decode(ids, { skip_special_tokens = skip }), table.concat(pieces))
+          assert.equal(1, ends)
+        end
+      end
+    end)
+  end
+
+  it("keeps a character of several tokens until it is whole", function()
+    local t, pieces = make "gpt2", {}
+    local stream = tokenizers.TextStreamer(t, { write = function(piece) pieces[#pieces + 1] = piece end })
+    for _, id in ipairs(t("\240\159\166\156!").input_ids) do stream { id } end
+    for _, piece in ipairs(pieces) do assert.is_nil(piece:find "\239\191\189") end
+    assert.equal("\240\159\166\156!", table.concat(pieces))
+  end)
+
+  it("is ended by generate, and takes one row", function()
+    local t, pieces, ended = make "gpt2", {}, false
+    local models = accelerate.models
+    local model = models.GPT2LMHeadModel { n_layer = 1, n_embd = 8, n_head = 1, vocab_size = 200,
+      n_positions = 16 }
+    local stream = tokenizers.TextStreamer(t, { write = function(piece, last)
+      pieces[#pieces + 1], ended = piece, last
+    end })
+    local out = model:generate(tensor { { 5 } }:long(),
+      { max_new_tokens = 6, eos_token_id = -1, stream = stream })
+    assert.is_true(ended)
+    assert.equal(t:decode(out[1]:narrow(1, 2, 6)), table.concat(pieces))
+    raises("TextStreamer: one row of tokens is written, got 2 rows", model.generate, model,
+      tensor { { 5 }, { 6 } }:long(), { max_new_tokens = 2, stream = stream })
+  end)
+end)

@@ -90,6 +90,7 @@ local function search(step, o, limit, stop)
     method = beams.search
   end
   local result = method(step, o, limit, process, stop)
+  if type(o.stream) == "table" and o.stream.finish then o.stream:finish() end
   if not o.return_dict_in_generate then return result.sequences end
   result.scores = o.output_scores and process.scores or nil
   result.logits = o.output_logits and process.logits or nil
@@ -124,9 +125,9 @@ end
 ---  prompt_lookup_num_tokens: integer, max_matching_ngram_size: integer } max_new_tokens: default
 ---  20, or max_length less the prompt; top_k: 0 for all, default 50 (draws only); eos_token_id:
 ---  tokens that end a row; stream: called after each step with a token of each row, true ends
----  generation; prompt_lookup_num_tokens: at most so many tokens (7 count) that followed the last
----  max_matching_ngram_size (default 2) or fewer ones before are verified in one pass, for one row;
----  default: none
+---  generation (tokenizers.TextStreamer writes their text); prompt_lookup_num_tokens: at most so
+---  many tokens (7 count) that followed the last max_matching_ngram_size (default 2) or fewer ones
+---  before are verified in one pass, for one row; default: none
 ---@return any tokens a tensor; with return_dict_in_generate = true a table { sequences =, scores =,
 ---  logits =, sequences_scores =, beam_indices = } of those that were wanted
 function M.generate(self, input_ids, opts)

@@ -12,4 +12,5 @@ return require("accelerate.utils.properties").lazy("accelerate.tokenizers", {
   from_file = "accelerate.tokenizers.loading:from_file",
   from_pretrained = "accelerate.tokenizers.loading:from_pretrained",
   train_bpe = "accelerate.tokenizers.loading:train_bpe",
+  TextStreamer = "accelerate.tokenizers.streamer:TextStreamer",
 })
