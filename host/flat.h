@@ -68,6 +68,10 @@ typedef struct ax_home {
   int64_t *ends;
   bool computes; /* the model's forward pass is under way */
   bool *had;     /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
+  /* counted: where `away` of the buffers rest, which are cut or whole (place.h); NULL: all are in
+   * the memory that computes */
+  struct ax_place *place;
+  uint8_t away; /* AX_CUT_* */
 } ax_home;
 
 typedef struct ax_flat ax_flat;

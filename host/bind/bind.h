@@ -315,6 +315,7 @@ void ax_lua_open_gguf(lua_State *L);
 void ax_lua_open_offload(lua_State *L);
 /* The open schedule at idx. */
 ax_offload *ax_lua_check_offload(lua_State *L, int idx, const char *fn);
+struct ax_place *ax_lua_check_place(lua_State *L, int idx, const char *fn);
 void ax_lua_open_encoded(lua_State *L);
 void ax_lua_open_archive(lua_State *L);
 void ax_lua_open_save(lua_State *L);

@@ -3,6 +3,7 @@
 #include "bind/group.h"
 #include "bind/hyper.h"
 #include "flat.h"
+#include "place.h"
 
 static void clear_layout(lua_State *L, void *object)
 {
@@ -175,6 +176,17 @@ static int cut_over(lua_State *L)
       lua_isnil(L, 6) ? (ax_dtype)f->dtype : ax_lua_check_dtype(L, 6, "cut_over", "gathers");
 
   return done(L, ax_flat_cut_over(f, group, copies, cut, gathers), "prepare");
+}
+
+/* layout:rest_in(place, values, grads, states, cut): which buffers rest in files; cut: the layout
+ * is going to be cut; see ax_flat_rest_in */
+static int rest_in(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "rest_in");
+  ax_place *p = ax_lua_check_place(L, 2, "rest_in");
+  const uint8_t what = (lua_toboolean(L, 3) ? AX_CUT_VALUES : 0) | (lua_toboolean(L, 4) ? AX_CUT_GRADS : 0) |
+                       (lua_toboolean(L, 5) ? AX_CUT_STATES : 0);
+  return done(L, ax_flat_rest_in(f, p, what, lua_toboolean(L, 6)), "prepare");
 }
 
 /* layout:acquire(use): "compute", "read" or "write"; see ax_whole_use */
@@ -422,23 +434,41 @@ static int adopt(lua_State *L)
 }
 
 static const luaL_Reg methods[] = {
-  { "values", layout_values },    { "grads", layout_grads },
-  { "work", layout_work },        { "give_grads", give_grads },
-  { "give_work", give_work },     { "is_current", is_current },
-  { "has_grad", has_grad },       { "wants_grad", wants_grad },
-  { "scale_grads", scale_grads }, { "touch", touch },
-  { "dissolve", dissolve },       { "cut", cut },
-  { "expect", expect },           { "ignore", ignore },
-  { "remember", remember },       { "reached", reached },
-  { "pending", pending },         { "is_watched", is_watched },
-  { "collect", collect },         { "adopt", adopt },
-  { "set_names", set_names },     { "cut_over", cut_over },
-  { "acquire", acquire },         { "let_go", let_go },
-  { "computes", computes },       { "deliver", deliver },
-  { "spread", spread },           { "piece", piece },
-  { "take_back", take_back },     { "has_values", has_values },
-  { "is_shared", is_shared },     { "drop_values", drop_values },
-  { "own_grad", own_grad },       { NULL, NULL },
+  { "values", layout_values },
+  { "grads", layout_grads },
+  { "work", layout_work },
+  { "give_grads", give_grads },
+  { "give_work", give_work },
+  { "is_current", is_current },
+  { "has_grad", has_grad },
+  { "wants_grad", wants_grad },
+  { "scale_grads", scale_grads },
+  { "touch", touch },
+  { "dissolve", dissolve },
+  { "cut", cut },
+  { "expect", expect },
+  { "ignore", ignore },
+  { "remember", remember },
+  { "reached", reached },
+  { "pending", pending },
+  { "is_watched", is_watched },
+  { "collect", collect },
+  { "adopt", adopt },
+  { "set_names", set_names },
+  { "cut_over", cut_over },
+  { "acquire", acquire },
+  { "let_go", let_go },
+  { "computes", computes },
+  { "deliver", deliver },
+  { "spread", spread },
+  { "piece", piece },
+  { "take_back", take_back },
+  { "has_values", has_values },
+  { "is_shared", is_shared },
+  { "drop_values", drop_values },
+  { "own_grad", own_grad },
+  { "rest_in", rest_in },
+  { NULL, NULL },
 };
 static const ax_lua_class layout_class = { "a layout of parameters", sizeof(ax_flat *), clear_layout,
                                            methods };

@@ -1,6 +1,7 @@
 /* bind/offload.c: core._offload_new and schedules of offloaded weights (offload.h). */
 #include "bind/bind.h"
 #include "offload.h"
+#include "place.h"
 
 static void clear_schedule(lua_State *L, void *object)
 {
@@ -131,14 +132,58 @@ static const luaL_Reg schedule_methods[] = {
 static const ax_lua_class schedule_class = { "a schedule of offloaded weights", sizeof(ax_offload *),
                                              clear_schedule, schedule_methods };
 
+/* ---- places (place.h) */
+
+static void clear_place(lua_State *L, void *object)
+{
+  ax_place **p = object;
+  (void)L;
+  ax_place_release(*p);
+  *p = NULL;
+}
+
+static const luaL_Reg no_methods[] = { { NULL, NULL } };
+static const ax_lua_class place_class = { "a place for buffers", sizeof(ax_place *), clear_place,
+                                          no_methods };
+
+ax_place *ax_lua_check_place(lua_State *L, int idx, const char *fn)
+{
+  return ax_lua_check_pointer(L, idx, &place_class, fn);
+}
+
+/* core.place(folder) -> a place for buffers in files (place.h) */
+static int new_place(lua_State *L)
+{
+  ax_lua_enter(L);
+  const char *const folder = luaL_checkstring(L, 1);
+  ax_place **p = ax_lua_push_object(L, &place_class);
+  if (ax_place_files(folder, p) != AX_OK) return ax_lua_raise(L, "prepare");
+  return 1;
+}
+
+/* core.place_stats() -> bytes in files, and bytes that optimizer steps have read and written */
+static int place_stats(lua_State *L)
+{
+  ax_place_stats s;
+  ax_lua_enter(L);
+  ax_place_count(&s);
+  lua_pushnumber(L, (double)s.bytes);
+  lua_pushnumber(L, (double)s.read);
+  lua_pushnumber(L, (double)s.written);
+  return 3;
+}
+
 void ax_lua_open_offload(lua_State *L)
 {
   static const luaL_Reg functions[] = {
     { "_offload_new", offload_new },
     { "_offload_home", offload_home },
+    { "place", new_place },
+    { "place_stats", place_stats },
     { NULL, NULL },
   };
 
   ax_lua_open_class(L, &schedule_class);
+  ax_lua_open_class(L, &place_class);
   ax_lua_add_functions(L, functions);
 }

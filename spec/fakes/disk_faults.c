@@ -102,7 +102,7 @@ static int64_t now(void)
 }
 
 /* Whether this call is one that goes wrong.  kind: w write, s sync, n rename, m mkdir, u unlink,
- * d rmdir, c create; o open and r read for reading. */
+ * d rmdir, c create, f room that is taken; o open and r read for reading. */
 static bool hit(state *s, char kind, const char *path)
 {
   const int rank = this_rank();
@@ -289,14 +289,14 @@ EXPORT void disk_faults_lose(state *s)
     if (error) return errno = error, -1; \
   } while (0)
 
-/* How many of n bytes a write may move, or -1 when it fails; errno is set. */
-static ssize_t allowed(int fd, size_t n, bool *last)
+/* How many of n bytes a write or a read may move, or -1 when it fails; errno is set. */
+static ssize_t allowed(int fd, char kind, size_t n, bool *last)
 {
   char path[PATH];
   state *s = find_state();
 
   *last = false;
-  if (!s || !hit(s, 'w', path_of(fd, path))) return (ssize_t)n;
+  if (!s || !hit(s, kind, path_of(fd, path))) return (ssize_t)n;
   if (ends(s)) return *last = true, (ssize_t)(n / 2); /* dies in the middle of it */
   if (s->what == TERM_LAUNCHER) kill(getppid(), SIGTERM);
   if (s->what == TERM_LAUNCHER || s->what == SLOW) usleep((unsigned)s->number);
@@ -308,7 +308,7 @@ static ssize_t allowed(int fd, size_t n, bool *last)
 EXPORT ssize_t write(int fd, const void *from, size_t n)
 {
   bool last;
-  const ssize_t most = allowed(fd, n, &last);
+  const ssize_t most = allowed(fd, 'w', n, &last);
   ssize_t done;
 
   REAL(write);
@@ -322,7 +322,7 @@ EXPORT ssize_t write(int fd, const void *from, size_t n)
 EXPORT ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
 {
   bool last;
-  const ssize_t most = allowed(fd, n, &last);
+  const ssize_t most = allowed(fd, 'w', n, &last);
   ssize_t done;
 
   REAL(pwrite);
@@ -331,6 +331,27 @@ EXPORT ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
   done = real(fd, from, (size_t)most, at);
   if (last) end(shared);
   return done;
+}
+
+EXPORT ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+  bool last;
+  const ssize_t most = allowed(fd, 'r', n, &last);
+  ssize_t done;
+
+  REAL(pread);
+  if (most < 0) return -1;
+  done = real(fd, to, (size_t)most, at);
+  if (last) end(shared);
+  return done;
+}
+
+EXPORT int fallocate(int fd, int mode, off_t at, off_t n)
+{
+  char path[PATH];
+  REAL(fallocate);
+  if (mode == 0) FAIL_WITH('f', path_of(fd, path));
+  return real(fd, mode, at, n);
 }
 
 EXPORT ssize_t read(int fd, void *to, size_t n)
@@ -346,7 +367,7 @@ EXPORT int open(const char *path, int flags, ...)
   mode_t mode = 0;
 
   REAL(open);
-  if (flags & O_CREAT) {
+  if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE) {
     va_list more;
     va_start(more, flags);
     mode = va_arg(more, mode_t);

@@ -4,9 +4,8 @@ local M = {}
 
 --- Defines `train(name, plan, opts)`, which returns the numbers and the prepared model, and
 --- `give(t)`, which prints them. plan: "DDP", or a key of the plan's HOMES; opts: { steps,
---- accumulate,
---- replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false, precision,
---- reduced: a type }.
+--- accumulate, replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false,
+--- precision, reduced: a type, offload }.
 M.TRAIN = [[
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
@@ -73,7 +72,7 @@ end
 local function plan_of(name, opts)
   if name == "DDP" then return nil end
   local replicate = opts.replicate or 1
-  return plans.new(name, { replicate = replicate, shard = ranks / replicate,
+  return plans.new(name, { replicate = replicate, shard = ranks / replicate, offload = opts.offload,
     reshard_after_forward = opts.reshard ~= false, whole_in_no_sync = opts.whole_in_no_sync or false,
     reduce_dtype = opts.reduced,
     units = function(m)

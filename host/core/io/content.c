@@ -9,6 +9,7 @@
 #include "core/core.h"
 #include "core/grow.h"
 #include "core/io/crc.h"
+#include "core/offload/scratch.h"
 
 /* Bytes that are written at a time.  Chunks end where those of the file end, so that the page cache
  * can hold each as one large page, which is written, mapped and read with less work than small ones
@@ -167,6 +168,14 @@ ax_status ax_content_settle(ax_content *c, bool all)
   return st;
 }
 
+bool ax_content_rests_in_files(const ax_content *c)
+{
+  for (int i = 0; i < c->n; i++)
+    if (c->pieces[i].live && c->pieces[i].taken < c->pieces[i].n && ax_stretch_at(c->pieces[i].at))
+      return true;
+  return false;
+}
+
 void ax_content_await(ax_content *c, const ax_claim_kind *kind)
 {
   for (int i = 0; i < c->n; i++) {
@@ -221,6 +230,7 @@ static ax_status put_piece(ax_content *c, ax_piece *p)
     p->crc = ax_crc32c(p->crc, at, (size_t)n);
     if (p->sum >= 0) c->sums[p->sum] = ax_crc32(c->sums[p->sum], at, (size_t)n);
     st = ax_replace_write(&c->to, at, n);
+    ax_stretch_forget(at, (size_t)n);
     end_reading(c, p, from + n);
   }
   return st;

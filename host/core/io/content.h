@@ -71,6 +71,9 @@ ax_status ax_content_freeze(ax_content *c);
  * lock, while the writer reads nothing.  all: false: only of pieces that scripts have pointers
  * to. */
 ax_status ax_content_settle(ax_content *c, bool all);
+/* Is a live piece, which the writer has not read yet, in a file (place.h)?  There is no room for
+ * a copy of those. */
+bool ax_content_rests_in_files(const ax_content *c);
 /* Puts a claim of this kind on live pieces until ax_content_taken: all has been read. */
 void ax_content_await(ax_content *c, const ax_claim_kind *kind);
 void ax_content_taken(ax_content *c);

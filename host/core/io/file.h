@@ -93,6 +93,11 @@ struct stat;
  * been read costs a sixth of reading them. */
 ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct ax_mapping **out,
                          void **data);
+/* Maps n bytes of a file, from `at` on, a multiple of the page's size: what is written goes to the
+ * file.  EIO with errno set and no message, ENOMEM. */
+ax_status ax_mapping_share(int fd, int64_t at, size_t n, struct ax_mapping **out, void **data);
+/* Whether an access has found that the file cannot be read there. */
+bool ax_mapping_failed(const struct ax_mapping *m);
 void ax_mapping_retain(struct ax_mapping *m);
 void ax_mapping_release(struct ax_mapping *m);
 /* In place of ax_mapping_release by its only holder: the next ax_mapping_new of the file takes it

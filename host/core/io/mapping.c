@@ -127,10 +127,30 @@ void ax_mapping_forget_kept(void)
   pthread_mutex_unlock(&lock);
 }
 
+/* Enters a mapping of n bytes at p, which ends with it; NULL: there is no memory for it, and p is
+ * unmapped. */
+static struct ax_mapping *enlist(void *p, size_t n, const struct stat *info, bool writable)
+{
+  struct ax_mapping *m;
+
+  pthread_mutex_lock(&lock);
+  if ((m = install() ? free_slot() : NULL)) {
+    m->n = n;
+    m->device = info ? info->st_dev : 0;
+    m->inode = info ? info->st_ino : 0;
+    m->writable = writable;
+    atomic_store(&m->cut, false);
+    atomic_store(&m->refs, 1);
+    atomic_store(&m->begin, (uintptr_t)p);
+  }
+  pthread_mutex_unlock(&lock);
+  if (!m) munmap(p, n);
+  return m;
+}
+
 ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct ax_mapping **out, void **data)
 {
   const size_t n = (size_t)info->st_size;
-  struct ax_mapping *m;
   void *p;
 
   if ((*out = take_kept(info))) {
@@ -143,25 +163,23 @@ ax_status ax_mapping_new(int fd, const struct stat *info, bool to_write, struct 
     p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
   }
   if (p == MAP_FAILED) return AX_EIO;
-  pthread_mutex_lock(&lock);
-  if ((m = install() ? free_slot() : NULL)) {
-    m->n = n;
-    m->device = info->st_dev;
-    m->inode = info->st_ino;
-    m->writable = to_write;
-    atomic_store(&m->cut, false);
-    atomic_store(&m->refs, 1);
-    atomic_store(&m->begin, (uintptr_t)p);
-  }
-  pthread_mutex_unlock(&lock);
-  if (!m) {
-    munmap(p, n);
-    return ax_fail(AX_ENOMEM, "no memory to map a file");
-  }
-  *out = m;
+  if (!(*out = enlist(p, n, info, to_write))) return ax_fail(AX_ENOMEM, "no memory to map a file");
   *data = p;
   return AX_OK;
 }
+
+ax_status ax_mapping_share(int fd, int64_t at, size_t n, struct ax_mapping **out, void **data)
+{
+  void *const p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+
+  *out = NULL;
+  if (p == MAP_FAILED) return AX_EIO;
+  if (!(*out = enlist(p, n, NULL, true))) return ax_fail(AX_ENOMEM, "no memory to map a file");
+  *data = p;
+  return AX_OK;
+}
+
+bool ax_mapping_failed(const struct ax_mapping *m) { return atomic_load(&m->cut); }
 
 void ax_mapping_retain(struct ax_mapping *m) { atomic_fetch_add(&m->refs, 1); }
 

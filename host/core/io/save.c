@@ -197,6 +197,13 @@ static ax_status settle(ax_save *s, bool all)
   return st;
 }
 
+static bool has_files(const ax_save *s)
+{
+  for (int i = 0; i < s->n; i++)
+    if (ax_content_rests_in_files(s->files[i])) return true;
+  return false;
+}
+
 /* Before memory is written that the thread has still to read. */
 static ax_status before_write(ax_claim *claim, int64_t at)
 {
@@ -207,7 +214,7 @@ static ax_status before_write(ax_claim *claim, int64_t at)
   if (!s) return AX_OK; /* a child's copy of it */
   pthread_mutex_lock(&s->snapshot.lock);
   while (s->snapshot.reading) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
-  if (settle(s, true) != AX_OK) /* no memory for copies: waiting needs none */
+  if (has_files(s) || settle(s, true) != AX_OK) /* no memory for copies: waiting needs none */
     while (!s->taken) pthread_cond_wait(&s->snapshot.moved, &s->snapshot.lock);
   for (int i = 0; i < s->n; i++) ax_content_taken(s->files[i]);
   pthread_mutex_unlock(&s->snapshot.lock);

@@ -5,6 +5,7 @@
 #include "core/io/file.h"
 #include "core/offload/page.h"
 #include "core/offload/read_ahead.h"
+#include "core/offload/scratch.h"
 #include "core/ops/dispatch.h"
 
 enum { STEPS = 512, BEGUN_AT_ONCE = 32, PATIENCE = 8 };
@@ -21,14 +22,22 @@ static void touch(ax_page *p)
 static void storage_gone(ax_claim *c) { ax_page_end(c->owner); }
 static ax_status before_use(ax_claim *c, int64_t at);
 static ax_status before_write(ax_claim *c, int64_t at);
+static const ax_claim_kind written_away = { .uses = AX_READ, .before = before_use, .gone = storage_gone },
+                           written_here = { .uses = 0, .before = before_use, .gone = storage_gone };
 const ax_claim_kind ax_page_away = { .uses = AX_READ | AX_WRITE, .before = before_use, .gone = storage_gone };
 const ax_claim_kind ax_page_here = { .uses = AX_WRITE, .before = before_write, .gone = storage_gone };
 
-static void claim(ax_page *p, const ax_claim_kind *kind)
+static void claim(ax_page *p, bool here)
 {
   ax_claim_take_off(&p->claim);
-  p->claim.kind = kind;
+  p->claim.kind = p->written ? here ? &written_here : &written_away : here ? &ax_page_here : &ax_page_away;
   ax_claim_put(p->s, &p->claim);
+}
+
+void ax_page_follow_written(ax_page *p)
+{
+  p->written = true;
+  claim(p, false);
 }
 
 /* Begins the way of a page to the device. */
@@ -88,12 +97,16 @@ static void turn_back(ax_offload *o)
     pthread_mutex_lock(&ax_pages_lock);
     ax_page *const p = o->on_the_way.first;
     ax_tensor *const raw = p ? p->raw : NULL;
+    const void *const read = p && !p->home ? p->at : NULL;
+    const size_t n = p ? p->at_bytes : 0;
     if (p) {
       p->raw = NULL;
+      p->touched = false;
       ax_page_settle(p, AX_AWAY);
     }
     pthread_mutex_unlock(&ax_pages_lock);
     if (!p) return;
+    if (read) ax_pages_drop(read, n);
     if (raw) ax_device_arrive(o->device, p->ticket);
     ax_tensor_release(raw);
   }
@@ -181,7 +194,7 @@ static ax_status before_use(ax_claim *c, int64_t at)
   if (ax_recording)
     return ax_fail(AX_EINVAL, "an offloaded weight is needed while a step is captured: a replay could not "
                               "bring it; call the model outside the step");
-  if (p->at && !ax_mapping_holds(mapped(p), p->file)) return lost(p);
+  if (p->file && !ax_mapping_holds(mapped(p), p->file)) return lost(p);
   const bool guessed = p->place == AX_COMING;
   o->missed = guessed ? 0 : o->missed + 1;
   if (o->missed > PATIENCE) turn_back(o); /* what was fetched belongs to another order */
@@ -191,11 +204,11 @@ static ax_status before_use(ax_claim *c, int64_t at)
     pthread_mutex_lock(&ax_pages_lock);
     ax_page_settle(p, AX_AWAY);
     pthread_mutex_unlock(&ax_pages_lock);
-    claim(p, &ax_page_away);
+    claim(p, false);
     return st;
   }
   if (p->home && p->bytes >= AX_MEMORY_TRACKED) ax_memory_track(p->s);
-  claim(p, &ax_page_here);
+  claim(p, true);
   pthread_mutex_lock(&ax_pages_lock);
   ax_page_settle(p, AX_HERE);
   o->stats.loads++;
@@ -240,7 +253,7 @@ static void send_home(ax_page *p)
 {
   if (p->home) ax_page_free_data(p->s);
   else ax_pages_drop(p->at, p->at_bytes);
-  claim(p, &ax_page_away);
+  claim(p, false);
   pthread_mutex_lock(&ax_pages_lock);
   ax_page_settle(p, AX_AWAY);
   p->of->stats.left++;
@@ -268,15 +281,17 @@ static ax_status check_files(void)
   pthread_mutex_lock(&ax_pages_lock);
   for (ax_offload *o = ax_offload_schedules; o && st == AX_OK; o = o->next)
     for (ax_page *p = o->here.first; p && st == AX_OK; p = p->newer)
-      if (p->at && ax_mapping_is_cut(mapped(p))) st = lost(p);
+      if (p->file && ax_mapping_is_cut(mapped(p))) st = lost(p);
   pthread_mutex_unlock(&ax_pages_lock);
   return st;
 }
 
 ax_status ax_offload_trim(void)
 {
-  const ax_status st = check_files();
+  ax_status st = check_files();
   ax_page *p;
+
+  if (st == AX_OK) st = ax_scratch_check_all();
 
   ax_offload_over = false;
   while ((p = surplus())) {

@@ -74,7 +74,7 @@ void ax_offload_count(ax_offload *o, ax_offload_stats *out)
 /* Puts a page over a storage.  home: NULL in place; else the page takes a reference.  file: whose
  * mapped bytes `at` are, or NULL. */
 static ax_status add_page(ax_offload *o, ax_storage *s, ax_tensor *home, ax_dtype dtype, const char *file,
-                          const void *at, size_t at_bytes)
+                          const void *at, size_t at_bytes, ax_page **out)
 {
   const size_t length = file ? strlen(file) + 1 : 0;
   ax_page *const p = ax_calloc(1, sizeof *p + length);
@@ -88,6 +88,7 @@ static ax_status add_page(ax_offload *o, ax_storage *s, ax_tensor *home, ax_dtyp
                   .bytes = s->bytes,
                   .dtype = dtype };
   if (file) p->file = memcpy(p + 1, file, length);
+  if (out) *out = p;
   p->claim = (ax_claim){ .owner = p, .kind = &ax_page_away };
   ax_claim_put(s, &p->claim);
   pthread_mutex_lock(&ax_pages_lock);
@@ -119,7 +120,7 @@ static ax_status add(ax_offload *o, ax_tensor *home, ax_dtype dtype, const char 
   ax_strides_contiguous(home->ndim, home->shape, strides);
   AX_TRY(ax_tensor_over(s, dtype, home->ndim, home->shape, strides, 0, out));
   (*out)->device = o->device;
-  st = add_page(o, s, home, dtype, file, file ? ax_data(home) : NULL, at_bytes);
+  st = add_page(o, s, home, dtype, file, file ? ax_data(home) : NULL, at_bytes, NULL);
 out:
   ax_storage_release(s);
   if (st != AX_OK) {
@@ -138,13 +139,22 @@ ax_status ax_offload_add(ax_offload *o, ax_tensor *home, ax_dtype dtype, ax_tens
   return add(o, home, dtype, NULL, out);
 }
 
+ax_status ax_offload_add_written(ax_offload *o, ax_storage *s)
+{
+  ax_page *p = NULL;
+  const ax_status st = add_page(o, s, NULL, AX_U8, NULL, s->data, s->bytes, &p);
+
+  if (st == AX_OK) ax_page_follow_written(p);
+  return st;
+}
+
 /* t: over mapped bytes that nobody writes, which this call takes. */
 static ax_status add_mapped(ax_offload *o, ax_tensor *t, ax_dtype dtype, const char *file, ax_tensor **out)
 {
   ax_status st;
 
   if (o->device.kind == AX_CPU && t->dtype == dtype) {
-    st = add_page(o, t->storage, NULL, dtype, file, ax_data(t), t->storage->bytes);
+    st = add_page(o, t->storage, NULL, dtype, file, ax_data(t), t->storage->bytes, NULL);
     if (st == AX_OK) *out = ax_tensor_retain(t);
   } else st = add(o, t, dtype, file, out);
   ax_tensor_release(t);

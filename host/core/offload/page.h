@@ -8,7 +8,7 @@
 #include "plugin.h"
 
 enum { TRACED = 2 };
-typedef enum { AX_AWAY, AX_COMING, AX_HERE } ax_place;
+typedef enum { AX_AWAY, AX_COMING, AX_HERE } ax_page_place;
 typedef struct ax_page ax_page;
 
 typedef struct ax_page_list {
@@ -27,8 +27,11 @@ struct ax_page {
   char *file;   /* its name */
   size_t bytes; /* of the storage */
   ax_dtype dtype;
-  ax_place place;
+  ax_page_place place;
   bool touched; /* its pages were requested since it left */
+  /* in place, in a file that takes what is written: writes ask nothing, and it stays in its
+   * schedule */
+  bool written;
   ax_page_list *in;
   ax_page *newer, *older;
   ax_page *registered; /* the one that was added after it */
@@ -55,7 +58,7 @@ extern pthread_mutex_t ax_pages_lock;
 extern ax_offload *ax_offload_schedules;
 
 /* With the lock held. */
-void ax_page_settle(ax_page *p, ax_place to);
+void ax_page_settle(ax_page *p, ax_page_place to);
 /* Takes a reference to the page's storage; false: it is about to end on another thread. */
 bool ax_page_hold(ax_page *p);
 /* What is requested after `p`, where `before` came before it; and recording that `after` was. */
@@ -66,6 +69,11 @@ void ax_schedule_release(ax_offload *o);
 /* Without it. */
 void ax_page_end(ax_page *p); /* takes it out of its schedule; its claim is off */
 void ax_page_free_data(ax_storage *s);
+/* Of a page that was just added, in place: its file takes what is written. */
+void ax_page_follow_written(ax_page *p);
+/* Has a storage over a file that takes what is written come before it is used, and leave; it is not
+ * held. */
+ax_status ax_offload_add_written(ax_offload *o, ax_storage *s);
 
 extern const ax_claim_kind ax_page_away, ax_page_here;
 #endif

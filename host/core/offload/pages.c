@@ -31,7 +31,7 @@ static void leave(ax_page *p)
   p->newer = p->older = NULL;
 }
 
-void ax_page_settle(ax_page *p, ax_place to)
+void ax_page_settle(ax_page *p, ax_page_place to)
 {
   ax_offload *const o = p->of;
 

@@ -4,6 +4,7 @@
 
 #include "capture.h"
 #include "ax.h"
+#include "core/offload/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,6 +42,15 @@ static int segments_of(ax_device d, ax_dtype dtype, int n, ax_tensor *const *lis
       segs[m++] = (ax_segment){ .grad = ax_data(list[k]), .n = list[k]->numel };
     }
   return m;
+}
+
+/* Gradients that rest in files do not stay in memory because they were looked at. */
+static void let_go(int n, ax_tensor *const *list)
+{
+  for (int k = 0; k < n; k++)
+    if (list[k] && list[k]->device.kind == AX_CPU && list[k]->storage->data)
+      ax_stretch_forget((char *)list[k]->storage->data + (size_t)list[k]->offset * ax_itemsize(list[k]),
+                        (size_t)list[k]->numel * ax_itemsize(list[k]));
 }
 
 static ax_status new_segments(int n, ax_segment **out)
@@ -126,6 +136,7 @@ ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
   }
   *out = !elements ? 0 : isinf(p) ? sum : p == 2 ? sqrt(sum) : p == 1 ? sum : pow(sum, 1 / p);
 out:
+  let_go(n, list);
   ax_grad_set_enabled(recording);
   ax_mfree(segs);
   return st;
@@ -167,6 +178,7 @@ static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, do
     }
   }
 out:
+  let_go(n, list);
   ax_grad_set_enabled(recording);
   ax_mfree(segs);
   return st;
@@ -267,6 +279,7 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   *out = total;
   total = NULL;
 out:
+  let_go(n, list);
   ax_grad_set_enabled(recording);
   ax_tensor_release(total);
   ax_tensor_release(parts);
@@ -310,6 +323,7 @@ static ax_status change_all(const char *what, int n, ax_tensor *const *list, cha
     plain = NULL;
   }
 out:
+  let_go(n, list);
   ax_grad_set_enabled(recording);
   ax_tensor_release(plain);
   ax_mfree(segs);

@@ -6,7 +6,9 @@
  * outside of an ax_flat are neighbours only where nothing is between them. */
 #include "core/optim/group.h"
 #include "core/core.h"
+#include "core/params/home.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -290,6 +292,20 @@ static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, 
   return ax_tensor_zeros_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
 }
 
+/* n zeros for state k of p: in the memory that computes, or in a file. */
+static ax_status new_flat_buffer(const ax_optim_group *g, const ax_tensor *p, int k, int64_t n,
+                                 ax_tensor **out)
+{
+  const ax_flat *f = p->flat;
+  char what[160];
+
+  if (!f || !(f->home.away & AX_CUT_STATES)) return new_buffer(p, 1, &n, out);
+  snprintf(what, sizeof what, "%s of %s", ax_optims[g->kind].states[k].name, ax_home_title(f));
+  return ax_place_tensor(f->home.place, what, (ax_dtype)p->dtype, n, out);
+}
+
+static bool states_are_away(const ax_tensor *p) { return p->flat && p->flat->home.away & AX_CUT_STATES; }
+
 /* A zero tensor for state k: in the buffer of the member's run, or by itself. */
 static ax_status new_state(ax_optim_group *g, const member *m, int k, ax_tensor **out)
 {
@@ -301,8 +317,9 @@ static ax_status new_state(ax_optim_group *g, const member *m, int k, ax_tensor 
 
   *out = NULL;
   const int ndim = own_state_shape(m, form, shape);
-  if (form != AX_STATE_EACH || r->size == m->count || !m->count) return new_buffer(p, ndim, shape, out);
-  if (!r->buffer[k] && (st = new_buffer(p, 1, &r->size, &r->buffer[k])) != AX_OK) return st;
+  if (form != AX_STATE_EACH || !m->count || (r->size == m->count && !states_are_away(p)))
+    return new_buffer(p, ndim, shape, out);
+  if (!r->buffer[k] && (st = new_flat_buffer(g, p, k, r->size, &r->buffer[k])) != AX_OK) return st;
   ax_strides_contiguous(ndim, shape, strides);
   return ax_tensor_over(r->buffer[k]->storage, (ax_dtype)p->dtype, ndim, shape, strides, m->at, out);
 }
@@ -313,7 +330,8 @@ static bool is_in_place(const ax_optim_group *g, const member *m, int k)
   const run *r = &g->runs[m->run];
 
   if (t->dtype != p->dtype || !ax_same_device(t->device, p->device)) return false;
-  if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || r->size == m->count || !m->count) return true;
+  if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || !m->count) return true;
+  if (r->size == m->count && !states_are_away(p)) return true;
   return r->buffer[k] && t->storage == r->buffer[k]->storage && t->offset == m->at;
 }
 

@@ -90,6 +90,27 @@ ax_optim_record *ax_optim_record_new(ax_optim_group *g, const batch *b, uint32_t
 ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_tensor *t);
 /* Has the parameter a state of this form? */
 bool ax_optim_has_state(const ax_tensor *p, ax_state_form form);
+/* ---- staged.c */
+
+/* One call of a kernel over memory that rests in files. */
+typedef struct ax_staging {
+  const ax_optim_group *group;
+  ax_device device;
+  ax_dtype dtype;
+  const ax_segment *segs;
+  int n;
+  const ax_hyper *hyper;
+  const ax_optim_device_args *device_args; /* without counts; NULL: none */
+} ax_staging;
+
+/* Is any memory of the segments in a file? */
+bool ax_optim_rests_in_files(const ax_segment *segs, int n);
+/* Steps the segments through a ring of buffers.  EIO, naming file and parameter; the step is made
+ * in part then, and the files are good for no other one. */
+ax_status ax_optim_step_staged(const ax_staging *s);
+/* Do some of the buffers of the parameter's layout rest in files? */
+static inline bool ax_optim_is_away(const member *m) { return m->flat && m->flat->home.place; }
+
 /* Does this rank have a part of the parameter alone? */
 static inline bool ax_optim_is_cut(const member *m) { return m->value || m->count != m->numel; }
 

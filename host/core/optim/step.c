@@ -29,6 +29,7 @@ typedef struct step {
   uint32_t needs;
   bool skippable;
   bool bridge;          /* do the kernel's formulas leave padding, zero everywhere, at zero? */
+  bool staged;          /* does some of it rest in files? */
   const ax_later *clip; /* what waits to clip all of the batch's gradients, or NULL */
 } step;
 
@@ -73,6 +74,11 @@ static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t need
           "%s: its steps need whole matrices, and parameter %d is cut over %d ranks: use an optimizer that "
           "steps each element by itself, such as AdamW, or a strategy that keeps optimizer states whole",
           row->name, i + 1, m->flat->home.group->size);
+    if (ax_optim_is_away(m) && needs_whole(row))
+      return ax_fail(AX_ENOIMPL,
+                     "%s: its steps need whole matrices, and buffers of parameter %d rest in files "
+                     "(offload): use an optimizer that steps each element by itself, such as AdamW",
+                     row->name, i + 1);
     if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
       return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
                      ax_dtype_name((ax_dtype)m->param->dtype));
@@ -377,6 +383,21 @@ static void drop_copies(const step *s)
   }
 }
 
+static ax_status run_kernel(const step *s, int n, const ax_optim_device_args *device_args)
+{
+  const batch *b = s->b;
+
+  if (s->staged)
+    return ax_optim_step_staged(&(ax_staging){ .group = s->g,
+                                               .device = b->device,
+                                               .dtype = b->dtype,
+                                               .segs = s->g->segs,
+                                               .n = n,
+                                               .hyper = s->h,
+                                               .device_args = device_args });
+  return ax_optim_step(b->device, s->g->kind, b->dtype, s->g->segs, n, s->h, device_args);
+}
+
 static ax_status run_batch(const step *s, const ax_optim_call *call)
 {
   ax_optim_record *record = NULL;
@@ -406,8 +427,7 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
   }
   touch(s);
   s->g->n_segments += n;
-  AX_TRY(
-      ax_optim_step(s->b->device, s->g->kind, s->b->dtype, s->g->segs, n, s->h, any ? &device_args : NULL));
+  AX_TRY(run_kernel(s, n, any ? &device_args : NULL));
   advance(s);
   if (record) {
     record->next = *call->records;
@@ -418,6 +438,46 @@ out:
   drop_copies(s);
   ax_optim_record_free(record);
   return st;
+}
+
+static bool any_away(const ax_optim_group *g, const batch *b)
+{
+  for (int k = 0; k < b->n; k++)
+    if (is_present(g, b, k) && ax_optim_is_away(&g->members[g->order[b->first + k]])) return true;
+  return false;
+}
+
+/* Is the step skipped?  Kernels of a step that is made in stages cannot count skips: the host asks
+ * before it. */
+static ax_status ask_whether_skipped(const ax_optim_call *call, bool *skipped)
+{
+  double v = 0;
+  ax_status st = AX_OK;
+
+  if (ax_recording)
+    return ax_fail(AX_ENOIMPL, "optimizer: buffers of its parameters rest in files (offload), and a step "
+                               "over them cannot be captured: call the step without capture");
+  if (call->skip) st = ax_item(call->skip, &v);
+  *skipped = v != 0;
+  return st;
+}
+
+/* A step of one batch. */
+static ax_status step_batch(step *s, const ax_optim_call *call)
+{
+  ax_optim_call plain = *call;
+  bool skipped = false;
+  ax_status st;
+
+  if (!any_present(s->g, s->b)) return AX_OK;
+  s->staged = any_away(s->g, s->b);
+  if (s->staged) {
+    if ((st = ask_whether_skipped(call, &skipped)) != AX_OK || skipped) return st;
+    plain.skip = NULL;
+    s->skippable = false;
+    if ((st = ax_optim_settle_batch(s->g, s->b)) != AX_OK) return st;
+  }
+  return run_batch(s, &plain);
 }
 
 ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_optim_call *call)
@@ -434,14 +494,14 @@ ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_opt
   AX_TRY(make_states(g, h, needs));
   g->n_segments = 0;
   for (int b = 0; b < g->n_batches; b++) {
-    const step s = { .g = g,
-                     .b = &g->batches[b],
-                     .h = h,
-                     .needs = needs,
-                     .bridge = bridge,
-                     .clip = clip_of(g, &g->batches[b]),
-                     .skippable = call->skip || (call->device_args && call->device_args->skip) };
-    if (any_present(g, s.b)) AX_TRY(run_batch(&s, call));
+    step s = { .g = g,
+               .b = &g->batches[b],
+               .h = h,
+               .needs = needs,
+               .bridge = bridge,
+               .clip = clip_of(g, &g->batches[b]),
+               .skippable = call->skip || (call->device_args && call->device_args->skip) };
+    AX_TRY(step_batch(&s, call));
   }
 out:
   return st;

@@ -1,6 +1,7 @@
 /* Buckets: ranges of an ax_flat whose gradients are reduced over ranks together, and what they wait
  * for. */
 #include "flat.h"
+#include "core/offload/scratch.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
@@ -64,6 +65,9 @@ ax_status ax_flat_arrived(ax_tensor *param)
 
   f->reached++;
   f->arrivals[param->slot]++;
+  /* it is complete, and has no business in memory */
+  if (f->home.away & AX_CUT_GRADS && !f->home.group && param->grad_slot)
+    ax_stretch_forget(ax_data(param->grad_slot), (size_t)param->numel * ax_itemsize(param));
   if (!f->full || !f->bucket_of) return AX_OK;
   bucket = &f->buckets[f->bucket_of[param->slot]];
   /* One more of a parameter takes no other's place: the bucket still waits for the others. */

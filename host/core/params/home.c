@@ -86,7 +86,8 @@ static ax_status share_values(ax_flat *f)
   ax_status st;
 
   if (!ax_shared_possible(h->group, f->device)) return AX_OK;
-  AX_TRY(ax_shared_new(h->group, f->values->storage->bytes, (size_t)h->first * item, own, &whole, &part));
+  AX_TRY(ax_shared_new(h->group, h->away & AX_CUT_VALUES ? h->place : NULL, ax_home_title(f),
+                       f->values->storage->bytes, (size_t)h->first * item, own, &whole, &part));
   if (!whole) goto out;
   AX_TRY(ax_tensor_over(part, (ax_dtype)f->dtype, 1, &n, &one, 0, &there));
   AX_TRY(ax_copy(there, h->values));
@@ -98,6 +99,7 @@ static ax_status share_values(ax_flat *f)
   AX_TRY(ax_home_wait_for_all(f));
   ax_storage_trade(f->values->storage, whole);
   ax_claim_put(f->values->storage, &h->no_values);
+  if (h->away & AX_CUT_VALUES) st = ax_place_follow(h->place, f->values->storage);
 out:
   ax_tensor_release(there);
   ax_storage_release(whole);
@@ -112,6 +114,7 @@ ax_status ax_flat_cut_grads(ax_flat *f)
 
   if (!h->group) return AX_OK;
   if (h->cut & AX_CUT_GRADS) AX_TRY(ax_home_copy_part(f, f->grads, &h->grads));
+  if (h->grads && h->away & AX_CUT_GRADS) AX_TRY(ax_place_move(h->place, ax_home_title(f), h->grads));
   AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
   if (h->grads) ax_home_take_memory(f->grads, &h->no_grads);
   return AX_OK;
@@ -164,6 +167,10 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   if (cut & AX_CUT_VALUES) {
     AX_TRY(ax_home_copy_part(f, f->values, &h->values));
     AX_TRY(share_values(f));
+    if (!h->shared && h->away & AX_CUT_VALUES) {
+      AX_TRY(ax_place_move(h->place, ax_home_title(f), h->values));
+      AX_TRY(ax_place_follow(h->place, h->values->storage));
+    }
   }
   AX_TRY(make_pieces(f, h->values, f->values, h->value_piece));
   h->cut = cut;
@@ -190,6 +197,7 @@ void ax_flat_free_home(ax_flat *f)
   ax_storage_release(h->mapping);
   if (h->group) ax_group_release(h->group);
   if (h->copies) ax_group_release(h->copies);
+  ax_place_release(h->place);
   ax_mfree(h->had), ax_mfree(h->value_piece), ax_mfree(h->grad_piece);
   *h = (ax_home){ 0 };
 }

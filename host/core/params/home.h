@@ -2,7 +2,9 @@
 #ifndef AX_PARAMS_HOME_H
 #define AX_PARAMS_HOME_H
 
+#include "core/offload/scratch.h"
 #include "flat.h"
+#include "place.h"
 
 /* ---- home.c */
 
@@ -51,9 +53,23 @@ ax_status ax_home_widen(ax_flat *f);
 /* Can the ranks of a group share memory of `device`?  Alike on all of them. */
 bool ax_shared_possible(const ax_group *g, ax_device device);
 /* New references: `bytes` bytes that all ranks of the group have, zeros at first, and bytes [from,
- * from + own) of them, which this rank answers for; NULL where a rank cannot have them.  A
- * collective. */
-ax_status ax_shared_new(ax_group *g, size_t bytes, size_t from, size_t own, ax_storage **whole,
-                        ax_storage **part);
+ * from + own) of them, which this rank answers for; NULL where a rank cannot have them.  place: in
+ * whose files; NULL: in memory.  what: for messages.  A collective. */
+ax_status ax_shared_new(ax_group *g, ax_place *place, const char *what, size_t bytes, size_t from, size_t own,
+                        ax_storage **whole, ax_storage **part);
+
+/* ---- place.c */
+
+ax_scratch *ax_place_file(const ax_place *p); /* borrowed: this rank's own */
+/* The file of another rank of this machine, borrowed. */
+ax_status ax_place_guest(ax_place *p, int pid, int number, ax_scratch **out);
+/* Puts the memory of a tensor, all of its storage, into a file of the place. */
+ax_status ax_place_move(ax_place *p, const char *what, ax_tensor *t);
+/* Has values that rest in a file read before they are needed, and leave memory afterwards. */
+ax_status ax_place_follow(ax_place *p, ax_storage *s);
+/* EIO: of n bytes of `what` only `moved` were read or written. */
+ax_status ax_place_fail(const ax_scratch *s, bool write, const char *what, size_t n, size_t moved, int why);
+/* The name of a layout's unit, for messages. */
+const char *ax_home_title(const ax_flat *f);
 
 #endif

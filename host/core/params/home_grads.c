@@ -139,6 +139,7 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
     AX_TRY(reduce_in(f, as, &arrived));
     AX_TRY(had ? merge_part(f, arrived, had) : ax_copy(h->grads, arrived));
   }
+  ax_stretch_forget(ax_data(h->grads), h->grads->storage->bytes);
   ax_home_take_memory(f->grads, &h->no_grads);
 out:
   ax_grad_set_enabled(recording);

@@ -165,7 +165,10 @@ bool ax_flat_is_current(const ax_flat *f)
 ax_status ax_flat_give_grads(ax_flat *f)
 {
   ax_tensor *grads = NULL;
-  ax_status st = new_buffer(f, (ax_dtype)f->dtype, f->size + f->n, &grads);
+  const bool away = f->home.away & AX_CUT_GRADS && !f->home.group;
+  ax_status st =
+      away ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
+           : new_buffer(f, (ax_dtype)f->dtype, f->size + f->n, &grads);
   int k = 0;
 
   for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_grad_slot(f->params[k], grads, f->offsets[k]);

@@ -9,6 +9,7 @@ local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local flat = require "accelerate.parallel.flat"
 local parallel = require "accelerate.parallel"
+local places = require "accelerate.parallel.sharded.places"
 local sharded = require "accelerate.parallel.sharded"
 local policy = require "accelerate.accelerator.policy"
 local schedulers = require "accelerate.accelerator.scheduler"
@@ -122,6 +123,7 @@ local function wrap_optimizer(self, optimizer, placed)
       "overflow; use mixed_precision = 'bf16'",
       optimizer.__name)
   end
+  places.check_optimizer(self._plan, optimizer)
   if placed then move_state(optimizer) end
   return optimizers.AcceleratedOptimizer(optimizer, self)
 end

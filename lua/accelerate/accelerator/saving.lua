@@ -6,6 +6,7 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local replicas = require "accelerate.parallel.replica"
 local scope = require "accelerate.utils.scope"
+local sharded = require "accelerate.parallel.sharded"
 
 local fail = options.fail
 
@@ -43,10 +44,7 @@ function Accelerator:save(object, path, ...)
 end
 
 -- Whether a prepared model's values are cut over ranks.
-local function is_cut(model)
-  local replica = replicas.of(model)
-  return replica ~= nil and replica.shards ~= nil and replica.plan.values == "cut"
-end
+local function is_cut(model) return sharded.cuts_values(replicas.of(model)) end
 
 --- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
 --- than max_shard_size. All ranks call it where the model's values are cut over them: rank 0

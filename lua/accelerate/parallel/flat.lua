@@ -29,6 +29,7 @@ local M = {}
 ---@field shared boolean? whether the ranks of `group` have one copy of the parameters between them
 ---@field group accelerate.ProcessGroup? the ranks that it is cut over
 ---@field summoned integer? open scopes of summon_full_params
+---@field away boolean? whether some of its buffers rest in files
 ---@field whole boolean? of a sharded model: its parameters are left as they are, and not managed
 ---@field cutter accelerate.Replica? the replica that cut it into buckets
 ---@field full function? the core calls it when a bucket is full
@@ -69,9 +70,11 @@ local function give_work(flat, dtype)
 end
 
 ---@param params accelerate.Tensor[]
----@param parts integer number of equal parts that it can be cut into
+---@param units { parts: integer, made: fun(flat: accelerate.Flat)? }? of a model under a plan;
+---  parts: equal ones that it can be cut into; made: decides where buffers rest
 ---@return accelerate.Flat
-local function new(params, parts)
+local function new(params, units)
+  local parts = units and units.parts or 1
   local first = params[1]
   local layout, number, offsets, size = core.flat(params, parts)
   local flat = { layout = layout, number = number, offsets = offsets, size = size, params = params,
@@ -79,9 +82,10 @@ local function new(params, parts)
     values = layout:values(), fused = fused[first] or false }
   by_number[number] = flat
   flat.trainable = first.requires_grad and not flat.fused
+  if units and units.made then units.made(flat) end
   if flat.trainable then M.give_grads(flat) end
   local lower = state.lower_type()
-  if lower and flat.dtype == "float32" and parts == 1 then give_work(flat, lower) end
+  if lower and flat.dtype == "float32" and parts == 1 and not flat.away then give_work(flat, lower) end
   M.count = M.count + 1
   return flat
 end
@@ -112,13 +116,14 @@ end
 ---@param flats accelerate.Flat[] gets the new flats appended, and other models' flats that hold
 ---  some of the parameters
 ---@param params accelerate.Tensor[]
----@param units? { key: fun(p: accelerate.Tensor): string, parts: integer } of a model that is cut
+---@param units? { key: fun(p: accelerate.Tensor): string, parts: integer, made: fun(flat:
+---  accelerate.Flat)? } of a model under a plan
 ---@return accelerate.Flat[] made
 function M.lay_out(flats, params, units)
   local made = {}
   local groups, order = M.groups_of(params, units and units.key)
   for _, key in ipairs(order) do
-    made[#made + 1] = new(groups[key], units and units.parts or 1)
+    made[#made + 1] = new(groups[key], units)
     flats[#flats + 1] = made[#made]
   end
   -- A parameter shared with another prepared model is in that model's buffers, which must then be

@@ -187,7 +187,7 @@ function M.prepare(model, handler, plan)
     end
   end
   local touched = M.is_touched(replica)
-  local made = flat_buffers.lay_out(replica.flats, params, replica.plan and sharded.units_of(replica))
+  local made = flat_buffers.lay_out(replica.flats, params, replica.plan and sharded.units_of(replica, model))
   replica.touched, replica.mark = touched, M.reached(replica)
   if distributed then
     share_values(model, made)

@@ -17,6 +17,7 @@ local distributed = require "accelerate.distributed"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
 local pieces = require "accelerate.parallel.sharded.pieces"
+local places = require "accelerate.parallel.sharded.places"
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 local division = require "accelerate.parallel.sharded.division"
@@ -44,21 +45,28 @@ local function groups_of(plan)
   return known[key]
 end
 
---- Returns whether a plan cuts anything on this run.
+-- Whether values, gradients or states are cut: over one rank nothing is.
+local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 end
+
+local function cuts(plan)
+  return is_cut(plan, "values") or is_cut(plan, "gradients") or is_cut(plan, "states")
+end
+
+--- Returns whether a plan cuts anything on this run, or has buffers that rest in files.
 ---@param plan accelerate.ShardingPlan?
 function M.applies(plan)
-  return plan ~= nil and state.PartialState().num_processes > 1
-    and (plan.values == "cut" or plan.gradients == "cut" or plan.states == "cut") and plan.shard > 1
+  return plan ~= nil and (state.PartialState().num_processes > 1 and cuts(plan) or places.applies(plan))
+end
+
+--- Returns whether a replica's values are cut over ranks.
+---@param replica accelerate.Replica?
+function M.cuts_values(replica)
+  return replica ~= nil and replica.plan ~= nil and is_cut(replica.plan, "values")
 end
 
 --- Refuses the parts of a plan that are not there.
 local function check(plan, handler)
-  local offload = plan.offload or {}
-  for _, what in ipairs { "values", "gradients", "states" } do
-    if offload[what] then
-      fail("prepare: %s requests offload of %s to %s, which is not there yet", plan.name, what, offload[what])
-    end
-  end
+  places.check(plan, state.PartialState().device)
   if plan.values == "cut" and plan.gradients ~= "cut" then
     fail("prepare: %s: values that are cut need gradients that are cut", plan.name)
   end
@@ -78,7 +86,7 @@ end
 function M.begin(replica, model, plan, handler)
   check(plan, handler)
   replica.plan, replica.shards = plan, groups_of(plan)
-  replica.delivers = plan.gradients == "cut"
+  replica.delivers = is_cut(plan, "gradients")
   replica.units, replica.unit_of = division.divide(model, plan.units and plan.units(model) or {})
   replica.ignored = plan.ignored and plan.ignored(model) or {}
 end
@@ -89,18 +97,33 @@ local function gathered_type(plan, flat)
   return flat.dtype == "float32" and HALF[dtype] and dtype or nil
 end
 
+local function names_of(model)
+  local names = {}
+  for name, p in model:named_parameters() do names[p] = name end
+  return names
+end
+
+local function unit_of(replica, flat) return replica.unit_of[flat.params[1]] or replica.units[1] end
+
+-- Of a model that is not cut, where a layout rests is decided before its gradients are made.
+local function rest_whole(replica, flat, names)
+  if replica.ignored[flat.params[1]] then return end
+  division.name(unit_of(replica, flat), flat, names)
+  places.rest(replica.plan, flat, false)
+end
+
 --- Cuts layouts that were made, and whose values are rank 0's on all ranks.
 ---@param replica accelerate.Replica
 ---@param model accelerate.nn.Module
 ---@param made accelerate.Flat[]
 function M.cut(replica, model, made)
-  local plan, names = replica.plan, {}
-  for name, p in model:named_parameters() do names[p] = name end
-  for _, flat in ipairs(made) do
-    local unit = replica.unit_of[flat.params[1]] or replica.units[1]
+  local plan, names = replica.plan, names_of(model)
+  for _, flat in ipairs(cuts(plan) and made or {}) do
+    local unit = unit_of(replica, flat)
     flat.whole = replica.ignored[flat.params[1]] or false
     if not flat.whole then
       division.name(unit, flat, names)
+      places.rest(plan, flat, true)
       flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
         and replica.shards.copies._handle,
         plan.values == "cut", plan.gradients == "cut", gathered_type(plan, flat))
@@ -111,7 +134,7 @@ function M.cut(replica, model, made)
       unit.flats[#unit.flats + 1] = flat
     end
   end
-  if plan.values == "cut" and not replica.shared and not replica.installed then
+  if is_cut(plan, "values") and not replica.shared and not replica.installed then
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
   end
@@ -119,8 +142,11 @@ end
 
 --- Returns how the parameters of a replica are divided into layouts.
 ---@param replica accelerate.Replica
-function M.units_of(replica)
-  return { parts = replica.shards.group.size, key = function(p)
+---@param model accelerate.nn.Module
+function M.units_of(replica, model)
+  local names = not cuts(replica.plan) and names_of(model)
+  return { made = names and function(flat) rest_whole(replica, flat, names) end or nil,
+    parts = replica.shards.group.size, key = function(p)
     if replica.ignored[p] then return " ignored" end
     return " " .. (replica.unit_of[p] or replica.units[1]).name
   end }
@@ -133,7 +159,7 @@ end
 local function trained(replica)
   local list, own = {}, {}
   for _, flat in ipairs(replica.flats) do
-    local unit = replica.unit_of[flat.params[1]] or replica.units[1]
+    local unit = unit_of(replica, flat)
     local into = unit.root and own or list
     if not flat.whole and (flat.trainable or flat_buffers.has_thawed(flat)) then into[#into + 1] = flat end
   end
