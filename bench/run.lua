@@ -127,6 +127,8 @@ local ROWS = {
   { "all-reduce, 1 KB, 2 ranks", "us", "1KB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 1 MB, 2 ranks", "us", "1MB_us", script = "allreduce", ranks = 2 },
   { "all-reduce, 64 MB, 2 ranks", "us", "64MB_us", script = "allreduce", ranks = 2 },
+  { "all-reduce of a model's gradients, 64 MB, 2 ranks", "us", "gradients_us", script = "allreduce",
+    ranks = 2 },
   { "AdamW, 16M parameters", "ms", "adamw_ms", script = "optim" },
   { "SGD with momentum, 16M parameters", "ms", "momentum_ms", script = "optim" },
   { "Adagrad, 16M parameters", "ms", "adagrad_ms", script = "optim" },

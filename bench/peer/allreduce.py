@@ -12,6 +12,7 @@ def main():
     for name, (size, times) in SIZES.items():
         x = torch.zeros(size // 4)
         results[name + "_us"] = 1e6 * peer.median_seconds(lambda: dist.all_reduce(x), times, 5, before=dist.barrier)
+    results["gradients_us"] = results["64MB_us"]  # a bucket of DDP's is such a tensor
     peer.emit(args, **results)
     dist.destroy_process_group()
 

@@ -12,6 +12,11 @@ local WORK = {
   ["inside a collective"] = [[
     local t = core.ones(200000)
     return function() dist.all_reduce(t, "mean") end]],
+  ["inside a reduction of gradients"] = [[
+    local layout = core.flat({ core.ones(4000000, { requires_grad = true }) }, 1)
+    layout:give_grads()
+    local t = layout:grads()
+    return function() dist.all_reduce(t, "mean") end]],
   ["in backward"] = [[
     local w = core.randn(256, 256, { requires_grad = true })
     local x = core.randn(64, 256)
@@ -32,6 +37,8 @@ local WORK = {
       if n % 50 == 0 then dist.barrier() end
     end]],
 }
+
+local PLACES = { "inside a collective", "inside a reduction of gradients", "in backward", "in item()" }
 
 local function script_for(work)
   return processes.script(processes.PRELUDE .. "local function make()\n" .. WORK[work] ..
@@ -67,7 +74,7 @@ describe("#slow a rank", function()
   math.randomseed(tonumber(os.getenv("ACCEL_STRESS_SEED") or os.time()))
   after_each(processes.clean)
 
-  for _, work in ipairs { "inside a collective", "in backward", "in item()" } do
+  for _, work in ipairs(PLACES) do
     it("that is killed " .. work .. " ends the run, named", function()
       rounds(script_for(work), "rank", processes.SIGKILL, NOTICED, function(status, err, victim)
         assert.equal(137, status)
@@ -92,7 +99,7 @@ end)
 describe("#slow the launcher", function()
   after_each(processes.clean)
 
-  for _, work in ipairs { "inside a collective", "in backward", "in item()" } do
+  for _, work in ipairs(PLACES) do
     it("that is killed with its ranks " .. work .. " leaves nothing", function()
       rounds(script_for(work), "launcher", processes.SIGKILL, NOTICED,
         function(status) assert.equal(137, status) end)

@@ -6,7 +6,7 @@
  * ranks. */
 #include <string.h>
 
-#include "core/dist/steps.h"
+#include "core/dist/pull.h"
 
 /* bytes up to which an all_reduce among many ranks is done in one phase */
 #define ONE_PHASE 4096
@@ -59,22 +59,43 @@ out:
   return st;
 }
 
-static ax_status all_reduce(ax_walk *g, const ax_collective *c)
+/* Elements [at, end).  first: no step of this collective has been walked. */
+static ax_status reduce_run(ax_walk *g, const ax_collective *c, size_t at, size_t end, bool first)
 {
-  const size_t item = ax_dtype_size(c->dtype), most = ax_shm.chunk / item, count = (size_t)c->count;
-  const bool in_parts = g->size > 2 && count * item > ONE_PHASE;
+  const size_t item = ax_dtype_size(c->dtype), most = ax_shm.chunk / item;
+  const bool in_parts = g->size > 2 && (end - at) * item > ONE_PHASE;
   ax_status st = AX_OK;
-  size_t at = 0, len;
 
   do {
-    len = count - at < most ? count - at : most;
+    const size_t len = end - at < most ? end - at : most;
     AX_TRY(ax_step_begin(g));
-    if (at == 0) ax_step_header(g, c);
+    if (first) ax_step_header(g, c);
     AX_TRY((in_parts ? reduce_parts : reduce_all)(g, c, (const char *)c->in + at * item,
-                                                  (char *)c->out + at * item, len, at == 0));
+                                                  (char *)c->out + at * item, len, first));
     ax_step_end(g);
+    first = false;
     at += len;
-  } while (at < count);
+  } while (at < end);
+out:
+  return st;
+}
+
+/* Long ones where they are, if all ranks' memory can be mapped. */
+static ax_status all_reduce(ax_walk *g, const ax_collective *c)
+{
+  const size_t count = (size_t)c->count;
+  bool left[AX_MAX_RANKS];
+  ax_status st;
+
+  if (count * ax_dtype_size(c->dtype) < AX_PULL_FROM) return reduce_run(g, c, 0, count, true);
+  AX_TRY(ax_pull_all_reduce(g, c, left));
+  for (int r = 0; r < g->size && st == AX_OK; r++) {
+    int last = r;
+    if (!left[r]) continue;
+    while (last + 1 < g->size && left[last + 1]) last++; /* neighbours in one run */
+    st = reduce_run(g, c, ax_pull_part(g, count, r), ax_pull_part(g, count, last + 1), false);
+    r = last;
+  }
 out:
   return st;
 }
@@ -129,7 +150,7 @@ out:
 }
 
 /* A slot holds a piece of each rank's part. */
-static ax_status reduce_scatter(ax_walk *g, const ax_collective *c)
+static ax_status scatter_run(ax_walk *g, const ax_collective *c, bool first)
 {
   const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
   const size_t room = ax_shm.chunk / (size_t)g->size / 64 * 64, most = room / item;
@@ -141,11 +162,11 @@ static ax_status reduce_scatter(ax_walk *g, const ax_collective *c)
   do {
     len = count - at < most ? count - at : most;
     AX_TRY(ax_step_begin(g));
-    if (at == 0) ax_step_header(g, c);
+    if (first && at == 0) ax_step_header(g, c);
     for (r = 0; len > 0 && r < g->size; r++)
       if (r != g->rank)
         ax_step_put(g, (size_t)r * room, (const char *)c->in + ((size_t)r * count + at) * item, len * item);
-    AX_TRY(ax_step_meet(g, at == 0, AX_FROM_ALL));
+    AX_TRY(ax_step_meet(g, first && at == 0, AX_FROM_ALL));
     for (r = 0; r < g->size; r++)
       parts[r] = r == g->rank ? (const char *)c->in + ((size_t)r * count + at) * item
                               : ax_step_slot(g, r) + (size_t)g->rank * room;
@@ -155,6 +176,17 @@ static ax_status reduce_scatter(ax_walk *g, const ax_collective *c)
   } while (at < count);
 out:
   return st;
+}
+
+static ax_status reduce_scatter(ax_walk *g, const ax_collective *c)
+{
+  const size_t bytes = (size_t)c->count * (size_t)g->size * ax_dtype_size(c->dtype);
+  bool done;
+  ax_status st;
+
+  if (bytes < AX_PULL_FROM) return scatter_run(g, c, true);
+  st = ax_pull_reduce_scatter(g, c, &done);
+  return st != AX_OK || done ? st : scatter_run(g, c, false);
 }
 
 /* Root alone reduces, and reads. */

@@ -29,7 +29,10 @@
 #define YIELDS 4           /* offers before it sleeps */
 #define SLICE_NS 100000000 /* how long it sleeps between looks at the flags */
 
-typedef ax_collective_call slot_header;
+typedef struct slot_header {
+  ax_collective_call call;
+  ax_place place;
+} slot_header;
 _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit in front of its data");
 
 ax_steps ax_shm;
@@ -145,6 +148,13 @@ ax_status ax_shm_gone(int rank)
 ax_status ax_shm_interrupted(void)
 {
   return ax_shm.interrupted && *ax_shm.interrupted ? ax_fail(AX_EABORTED, "interrupted") : AX_OK;
+}
+
+ax_status ax_step_look(void)
+{
+  if (atomic_load_explicit(&ax_shm.control->abort, memory_order_acquire) != AX_ABORT_NONE)
+    return ax_shm_aborted();
+  return ax_shm_interrupted();
 }
 
 ax_status ax_dist_patience(int64_t since)
@@ -329,7 +339,9 @@ static slot_header *slot(const ax_walk *g, int rank, uint32_t step)
   return (slot_header *)(ax_shm.windows + ((size_t)g->local[rank] * AX_SLOTS + step % AX_SLOTS) *
                                               (AX_SLOT_HEADER + ax_shm.chunk));
 }
-const ax_collective_call *ax_step_call(ax_walk *g, int rank) { return slot(g, rank, g->step); }
+const ax_collective_call *ax_step_call(ax_walk *g, int rank) { return &slot(g, rank, g->step)->call; }
+ax_place ax_step_place(ax_walk *g, int rank) { return slot(g, rank, g->step)->place; }
+void ax_step_set_place(ax_walk *g, const ax_place *place) { slot(g, g->rank, g->step)->place = *place; }
 char *ax_step_slot(ax_walk *g, int rank) { return (char *)slot(g, rank, g->step) + AX_SLOT_HEADER; }
 
 /* Waits until the others have read the own slots of all steps before `until`. */
@@ -429,9 +441,9 @@ static ax_status agree(ax_walk *g)
 
   for (r = 0; r < g->size; r++) {
     if (r != g->rank) AX_TRY(wait_filled(g, r));
-    if (r > 0 && !ax_collective_same(&slot(g, 0, g->step)->facts, &slot(g, r, g->step)->facts))
-      return ax_calls_differ(ax_shm_world_rank(g->local[0]), slot(g, 0, g->step),
-                             ax_shm_world_rank(g->local[r]), slot(g, r, g->step));
+    if (r > 0 && !ax_collective_same(&ax_step_call(g, 0)->facts, &ax_step_call(g, r)->facts))
+      return ax_calls_differ(ax_shm_world_rank(g->local[0]), ax_step_call(g, 0),
+                             ax_shm_world_rank(g->local[r]), ax_step_call(g, r));
   }
 out:
   return st;
@@ -451,7 +463,7 @@ out:
 }
 void ax_step_header(ax_walk *g, const ax_collective *c)
 {
-  slot_header *h = slot(g, g->rank, g->step);
+  ax_collective_call *h = &slot(g, g->rank, g->step)->call;
 
   h->number = record(ax_shm.rank)->number;
   h->facts = *c;

@@ -18,6 +18,7 @@
 #ifndef AX_DIST_STEPS_H
 #define AX_DIST_STEPS_H
 
+#include "core/dist/peers.h"
 #include "ranks.h"
 
 /* ---- ring.c: collectives that are compared without a meeting of the ranks */
@@ -42,7 +43,7 @@ const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size);
 /* ---- steps.c, shm.c */
 
 #define AX_SLOTS 8
-#define AX_SLOT_HEADER 320 /* bytes in front of a slot's data */
+#define AX_SLOT_HEADER 384 /* bytes in front of a slot's data */
 #define AX_FROM_ALL (-1)
 
 /* A group of ranks of this machine, as one of them walks its steps. */
@@ -85,8 +86,12 @@ char *ax_step_slot(ax_walk *g, int rank);
 const ax_collective_call *ax_step_call(ax_walk *g, int rank);
 /* Waits until nobody reads the own slot of this step any more. */
 ax_status ax_step_begin(ax_walk *g);
-/* Writes this rank's arguments in front of the first slot of a collective. */
+/* Writes this rank's arguments in front of the first slot of a collective; and where its memory
+ * is. */
 void ax_step_header(ax_walk *g, const ax_collective *c);
+void ax_step_set_place(ax_walk *g, const ax_place *place);
+/* The place that this rank has written in this step. */
+ax_place ax_step_place(ax_walk *g, int rank);
 /* Copies into the own slot, `at` bytes behind its beginning. */
 void ax_step_put(ax_walk *g, size_t at, const void *from, size_t n);
 /* Publishes the filled slot and waits for the slots that this rank is going to read: those of all
@@ -118,6 +123,8 @@ ax_status ax_shm_aborted(void);
 ax_status ax_shm_gone(int rank);
 /* EABORTED when this rank was interrupted. */
 ax_status ax_shm_interrupted(void);
+/* Between parts of long work: EABORTED when the run is being ended or this rank was interrupted. */
+ax_status ax_step_look(void);
 /* Before the first step in g: the window is free for it. */
 ax_status ax_step_turn_to(ax_walk *g);
 void ax_walk_free(ax_walk *g); /* at once, or when the window turns to another one */

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/dist/peers.h"
 #include "core/feed/worker.h"
 #include "glibc.h"
 #include "profile.h"
@@ -96,6 +97,7 @@ static void become_worker(ax_worker *w, pid_t parent)
   group.transport = &refusing;
   ax_dist_set_world(&group);
   ax_dist_forget_device();
+  ax_peers_forget();
   w->child = true;
 }
 

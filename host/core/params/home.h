@@ -6,6 +6,12 @@
 #include "flat.h"
 #include "place.h"
 
+/* ---- layout.c */
+
+/* New reference: zeros for all gradients and the presence, which the ranks of this machine may
+ * reduce where they are. */
+ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out);
+
 /* ---- home.c */
 
 /* Cuts a buffer of gradients that was just made, where the layout's gradients are to be cut. */

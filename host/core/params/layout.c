@@ -2,6 +2,7 @@
  * same layout. */
 #include "core/params/home.h"
 #include "core/core.h"
+#include "core/dist/peers.h"
 
 #include <string.h>
 
@@ -162,13 +163,20 @@ bool ax_flat_is_current(const ax_flat *f)
 
 /* ---- gradients and working copies */
 
+ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out)
+{
+  const int64_t numel = f->size + f->n;
+  return f->device.kind == AX_CPU ? ax_peers_zeros((ax_dtype)f->dtype, numel, out)
+                                  : new_buffer(f, (ax_dtype)f->dtype, numel, out);
+}
+
 ax_status ax_flat_give_grads(ax_flat *f)
 {
   ax_tensor *grads = NULL;
   const bool away = f->home.away & AX_CUT_GRADS && !f->home.group;
   ax_status st =
       away ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
-           : new_buffer(f, (ax_dtype)f->dtype, f->size + f->n, &grads);
+           : ax_home_new_grads(f, &grads);
   int k = 0;
 
   for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_grad_slot(f->params[k], grads, f->offsets[k]);
