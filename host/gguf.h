@@ -65,6 +65,8 @@ AX_API const char *ax_gguf_type(const ax_gguf *f, int i); /* "F32", "Q4_K"; "typ
  * ax_safetensors_lend), else a copy.  Blocks come as uint8, with bytes in place of the numbers of a
  * row.  EDTYPE for a type that is not read, ENOMEM. */
 AX_API ax_status ax_gguf_lend(const ax_gguf *f, int i, ax_tensor **out);
+/* Gives the mapped pages of a lent tensor back, which was copied and not written. */
+AX_API void ax_gguf_drop(const ax_gguf *f, int i);
 /* EIO when the file was truncated since it was opened. */
 AX_API ax_status ax_gguf_check(const ax_gguf *f);
 

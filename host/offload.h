@@ -24,9 +24,10 @@ AX_API ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int
                                      bool turned, ax_tensor **out);
 AX_API ax_status ax_offload_add_raw(ax_offload *o, const char *path, ax_dtype stored, int ndim,
                                     const int64_t *shape, ax_dtype dtype, ax_tensor **out);
-/* Likewise of a tensor in a GGUF file, in its own type. */
 struct ax_gguf;
-AX_API ax_status ax_offload_add_gguf(ax_offload *o, const struct ax_gguf *f, int i, ax_tensor **out);
+/* dtype AX_DTYPE_COUNT: its own. */
+AX_API ax_status ax_offload_add_gguf(ax_offload *o, const struct ax_gguf *f, int i, ax_dtype dtype,
+                                     bool turned, ax_tensor **out);
 /* The home of an offloaded weight, borrowed; NULL: `t` is none, or its memory is its home. */
 AX_API ax_tensor *ax_offload_home(const ax_tensor *t);
 

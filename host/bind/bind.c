@@ -86,20 +86,18 @@ static const char registry_key = 0;
 
 /* Each opener adds its functions to the table of accelerate.core, which is on the stack top. */
 typedef void (*opener)(lua_State *L);
-static const opener openers[] = { ax_lua_open_tensor,      ax_lua_open_facts,   ax_lua_open_convert,
-                                  ax_lua_open_values,      ax_lua_open_index,   ax_lua_open_create,
-                                  ax_lua_open_ops,         ax_lua_open_split,   ax_lua_open_grad,
-                                  ax_lua_open_function,    ax_lua_open_scope,   ax_lua_open_memory,
-                                  ax_lua_open_device,      ax_lua_open_hyper,   ax_lua_open_gradients,
-                                  ax_lua_open_optim_group, ax_lua_open_random,  ax_lua_open_flat,
-                                  ax_lua_open_autocast,    ax_lua_open_worker,  ax_lua_open_gather,
-                                  ax_lua_open_data,        ax_lua_open_net,     ax_lua_open_profile,
-                                  ax_lua_open_capture,     ax_lua_open_dist,    ax_lua_open_io,
-                                  ax_lua_open_safetensors, ax_lua_open_gguf,    ax_lua_open_offload,
-                                  ax_lua_open_archive,     ax_lua_open_save,    ax_lua_open_yaml,
-                                  ax_lua_open_composed,    ax_lua_open_ranks,   ax_lua_open_text,
-                                  ax_lua_open_tokenizer,   ax_lua_open_named,   ax_lua_open_encoded,
-                                  NULL };
+static const opener openers[] = {
+  ax_lua_open_tensor,    ax_lua_open_facts,    ax_lua_open_convert,   ax_lua_open_values,
+  ax_lua_open_index,     ax_lua_open_create,   ax_lua_open_ops,       ax_lua_open_split,
+  ax_lua_open_grad,      ax_lua_open_function, ax_lua_open_scope,     ax_lua_open_memory,
+  ax_lua_open_device,    ax_lua_open_hyper,    ax_lua_open_gradients, ax_lua_open_optim_group,
+  ax_lua_open_random,    ax_lua_open_flat,     ax_lua_open_autocast,  ax_lua_open_worker,
+  ax_lua_open_gather,    ax_lua_open_data,     ax_lua_open_net,       ax_lua_open_profile,
+  ax_lua_open_capture,   ax_lua_open_dist,     ax_lua_open_io,        ax_lua_open_safetensors,
+  ax_lua_open_gguf,      ax_lua_open_offload,  ax_lua_open_archive,   ax_lua_open_save,
+  ax_lua_open_yaml,      ax_lua_open_composed, ax_lua_open_ranks,     ax_lua_open_text,
+  ax_lua_open_tokenizer, ax_lua_open_named,    ax_lua_open_encoded,   NULL
+};
 
 static int open_core(lua_State *L)
 {

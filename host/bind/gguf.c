@@ -112,6 +112,18 @@ static int file_version(lua_State *L)
 
 /* ---- tensors */
 
+static void push_shape(lua_State *L, const ax_gguf *f, int i)
+{
+  int ndim;
+  const int64_t *shape = ax_gguf_shape(f, i, &ndim);
+
+  lua_createtable(L, ndim, 0);
+  for (int d = 0; d < ndim; d++) {
+    lua_pushnumber(L, (double)shape[d]);
+    lua_rawseti(L, -2, d + 1);
+  }
+}
+
 /* file:tensors() -> list of { name =, type =, shape = }, in the file's order; shape: row-major */
 static int file_tensors(lua_State *L)
 {
@@ -120,18 +132,12 @@ static int file_tensors(lua_State *L)
 
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
-    int ndim;
-    const int64_t *shape = ax_gguf_shape(f, i, &ndim);
     lua_createtable(L, 0, 3);
     lua_pushstring(L, ax_gguf_name(f, i));
     lua_setfield(L, -2, "name");
     lua_pushstring(L, ax_gguf_type(f, i));
     lua_setfield(L, -2, "type");
-    lua_createtable(L, ndim, 0);
-    for (int d = 0; d < ndim; d++) {
-      lua_pushnumber(L, (double)shape[d]);
-      lua_rawseti(L, -2, d + 1);
-    }
+    push_shape(L, f, i);
     lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, i + 1);
   }
@@ -157,15 +163,34 @@ static int file_lend(lua_State *L)
   return 1;
 }
 
-/* file:_offload(name, schedule) -> tensor whose home is the file */
+/* file:_offload(name, schedule, dtype?, turned?) -> tensor whose home is the file */
 static int file_offload(lua_State *L)
 {
   const ax_gguf *f = check_file(L, "_offload");
   const int i = check_name(L, f, "_offload");
   ax_offload *const o = ax_lua_check_offload(L, 3, "_offload");
+  const ax_dtype dtype =
+      lua_isnoneornil(L, 4) ? AX_DTYPE_COUNT : ax_lua_check_dtype(L, 4, "_offload", "dtype");
+  const bool turned = lua_toboolean(L, 5);
   ax_tensor **box = ax_lua_push_result(L);
 
-  if (ax_offload_add_gguf(o, f, i, box) != AX_OK) return ax_lua_raise(L, "gguf");
+  if (ax_offload_add_gguf(o, f, i, dtype, turned, box) != AX_OK) return ax_lua_raise(L, "gguf");
+  return 1;
+}
+
+/* file:_drop(name): gives back the pages of a tensor that was lent and has been copied */
+static int file_drop(lua_State *L)
+{
+  const ax_gguf *f = check_file(L, "_drop");
+  ax_gguf_drop(f, check_name(L, f, "_drop"));
+  return 0;
+}
+
+/* file:get_shape(name) -> list of sizes, in numbers */
+static int file_get_shape(lua_State *L)
+{
+  const ax_gguf *f = check_file(L, "get_shape");
+  push_shape(L, f, check_name(L, f, "get_shape"));
   return 1;
 }
 
@@ -185,9 +210,17 @@ static int file_close(lua_State *L)
 }
 
 static const luaL_Reg file_methods[] = {
-  { "keys", file_keys },       { "get", file_get },     { "version", file_version },
-  { "tensors", file_tensors }, { "_lend", file_lend },  { "_offload", file_offload },
-  { "_check", file_check },    { "close", file_close }, { NULL, NULL },
+  { "keys", file_keys },
+  { "get", file_get },
+  { "version", file_version },
+  { "tensors", file_tensors },
+  { "_lend", file_lend },
+  { "_offload", file_offload },
+  { "_drop", file_drop },
+  { "get_shape", file_get_shape },
+  { "_check", file_check },
+  { "close", file_close },
+  { NULL, NULL },
 };
 static const ax_lua_class file_class = { "a GGUF file", sizeof(ax_gguf *), close_file, file_methods };
 

@@ -223,10 +223,10 @@ static int file_offload(lua_State *L)
   ax_offload *const o = ax_lua_check_offload(L, 3, "_offload");
   const ax_dtype dtype =
       lua_isnoneornil(L, 4) ? ax_safetensors_dtype(f, i) : ax_lua_check_dtype(L, 4, "_offload", "dtype");
+  const bool turned = lua_toboolean(L, 5);
   ax_tensor **box = ax_lua_push_result(L);
 
-  if (ax_offload_add_file(o, f, i, dtype, lua_toboolean(L, 5), box) != AX_OK)
-    return ax_lua_raise(L, "safetensors");
+  if (ax_offload_add_file(o, f, i, dtype, turned, box) != AX_OK) return ax_lua_raise(L, "safetensors");
   return 1;
 }
 

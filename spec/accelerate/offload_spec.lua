@@ -140,3 +140,28 @@ describe("a map of weights", function()
     assert.same({ ["h.1.w"] = 1, ["h.1"] = 3, ln = 4 }, found)
   end)
 end)
+
+describe("an offloaded weight of another type than its file's", function()
+  local function away()
+    local path = os.tmpname()
+    core.safetensors_save(path, { { "a", core.arange(12):float():view(3, 4) } })
+    local file = core.safetensors_open(path)
+    local t = file:_offload("a", core._offload_new("cpu", nil, 0), "bfloat16")
+    os.remove(path)
+    return t
+  end
+
+  it("is an operand of ops that go through elements one by one", function()
+    local y = core.ones({ 3, 4 }, { dtype = "bfloat16" })
+    assert.are.equal(78, (y + away()):float():sum():item())
+    assert.are.equal(4 + 5 + 6 + 7 + 4, (y:narrow(1, 1, 1) + away():narrow(1, 2, 1)):float():sum():item())
+    assert.are.equal(66, away():sum():item())
+  end)
+
+  it("is written in place", function()
+    assert.are.equal(12, away():fill_(1):float():sum():item())
+    assert.are.equal(24, away():copy_(core.full({ 3, 4 }, 2)):float():sum():item())
+    local t = away()
+    assert.are.equal(78, t:add_(1):float():sum():item())
+  end)
+end)

@@ -269,7 +269,6 @@ describe("weights that are not plain numbers", function()
 
   it("in other files are named where there are no others", function()
     for name, words in pairs { ["adapter_model.safetensors"] = "is an adapter's",
-      ["m-q4.gguf"] = "is llama.cpp's",
       ["tf_model.h5"] = "is TensorFlow's", ["consolidated.00.pth"] = "has Mistral's or Meta's own" } do
       with_config(BERT, {}, function(copy)
         os.execute(("rm -f '%s'/model*"):format(copy))
@@ -277,6 +276,11 @@ describe("weights that are not plain numbers", function()
         raises(name .. " " .. words, models.from_pretrained, copy)
       end)
     end
+    with_config(BERT, {}, function(copy)
+      os.execute(("rm -f '%s'/model*"):format(copy))
+      assert(fs.write(copy .. "/m-q4.gguf", ""))
+      raises("gguf_file = 'm-q4.gguf' reads the one that is there", models.from_pretrained, copy)
+    end)
   end)
 end)
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/io/gguf_file.h"
+#include "core/offload/read_ahead.h"
 
 #define FAIL AX_GGUF_FAIL
 
@@ -107,11 +108,10 @@ static ax_status check_type(const ax_gguf *f, int i)
 {
   const ax_gguf_tensor *t = &f->tensors[i];
   if (!t->type || t->type->dtype == AX_DTYPE_COUNT)
-    return FAIL(
-        AX_EDTYPE,
-        "tensor '%.100s' is of %s, which is not read; known are F32 F16 BF16 F64 I32 I64 Q4_0 Q4_1 Q5_0 Q5_1 "
-        "Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL MXFP4",
-        t->name, ax_gguf_type(f, i));
+    return FAIL(AX_EDTYPE,
+                "tensor '%.100s' is of %s, which is not read; known are F32 F16 BF16 F64 I32 I64 Q4_0 Q4_1 "
+                "Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL MXFP4",
+                t->name, ax_gguf_type(f, i));
   if (f->swapped && t->type->swaps == AX_GGUF_NEVER)
     return FAIL(AX_EDTYPE, "tensor '%.100s' is of %s, which is not read of big-endian machines", t->name,
                 t->type->name);
@@ -181,6 +181,12 @@ ax_status ax_gguf_lend(const ax_gguf *f, int i, ax_tensor **out)
 ax_status ax_gguf_show(const ax_gguf *f, int i, ax_tensor **out, bool *mapped)
 {
   return over_file(f, i, ax_bytes_show, out, mapped);
+}
+
+void ax_gguf_drop(const ax_gguf *f, int i)
+{
+  const ax_gguf_tensor *t = &f->tensors[i];
+  if (f->file.mapping && t->bytes > 0) ax_pages_drop(f->file.data + f->data + t->begin, (size_t)t->bytes);
 }
 
 ax_status ax_gguf_check(const ax_gguf *f) { return ax_bytes_check("gguf", f->path, &f->file); }

@@ -301,11 +301,10 @@ static ax_status check_places(const ax_gguf *f)
       return FAIL(AX_EIO, "tensor '%.100s' begins at byte %lld, no multiple of general.alignment (%lld)",
                   t->name, (long long)t->begin, (long long)f->alignment);
     if (t->bytes > there || t->begin > there - (t->bytes > 0 ? t->bytes : 0))
-      return FAIL(
-          AX_EIO,
-          "tensor '%.100s' has %lld bytes at byte %lld of the data, but the file has %lld there (is it "
-          "truncated?)",
-          t->name, (long long)t->bytes, (long long)t->begin, (long long)(there > 0 ? there : 0));
+      return FAIL(AX_EIO,
+                  "tensor '%.100s' has %lld bytes at byte %lld of the data, but the file has %lld there (is "
+                  "it truncated?)",
+                  t->name, (long long)t->bytes, (long long)t->begin, (long long)(there > 0 ? there : 0));
     if (t->bytes <= 0) continue;
     if (before && t->begin < before->begin + before->bytes)
       return FAIL(AX_EIO, "the tensors '%.100s' and '%.100s' overlap", before->name, t->name);
@@ -343,9 +342,9 @@ static ax_status read_version(ax_gguf *f, int64_t *at)
     return FAIL(AX_EIO,
                 "it is a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches that");
   if (f->file.n < 4 || memcmp(b, "GGUF", 4) != 0)
-    return FAIL(AX_EIO,
-                "it does not begin with \"GGUF\" (older forms of llama.cpp's files, GGML and GGJT, are not "
-                "read)");
+    return FAIL(
+        AX_EIO,
+        "it does not begin with \"GGUF\" (older forms of llama.cpp's files, GGML and GGJT, are not read)");
   *at = 4;
   if ((st = read_number(f, 4, at, &version)) != AX_OK) return st;
   if ((version & 0xffff) == 0 && version) {

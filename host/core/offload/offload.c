@@ -175,6 +175,20 @@ static ax_status turn(ax_tensor **t)
   return st;
 }
 
+/* t: of a file, which this call takes.  file: NULL where it is a copy. */
+static ax_status add_shown(ax_offload *o, ax_tensor *t, const char *file, ax_dtype dtype, bool turned,
+                           ax_tensor **out)
+{
+  ax_status st;
+
+  if (!turned && file) return add_mapped(o, t, dtype, file, out);
+  if (turned) AX_TRY(turn(&t));
+  st = add(o, t, dtype, file, out);
+out:
+  ax_tensor_release(t);
+  return st;
+}
+
 ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_dtype dtype, bool turned,
                               ax_tensor **out)
 {
@@ -184,31 +198,25 @@ ax_status ax_offload_add_file(ax_offload *o, const ax_safetensors *f, int i, ax_
   ax_status st;
 
   *out = NULL;
-  AX_TRY((bytes ? ax_safetensors_show_bytes : ax_safetensors_show)(f, i, &t));
+  if ((st = (bytes ? ax_safetensors_show_bytes : ax_safetensors_show)(f, i, &t)) != AX_OK) return st;
   if (!t) { /* bools, and what is not aligned */
     file = NULL;
-    AX_TRY((bytes ? ax_safetensors_lend_bytes : ax_safetensors_get)(f, i, &t));
+    if ((st = (bytes ? ax_safetensors_lend_bytes : ax_safetensors_get)(f, i, &t)) != AX_OK) return st;
   }
-  if (!turned && file) return add_mapped(o, t, dtype, file, out);
-  if (turned) AX_TRY(turn(&t));
-  st = add(o, t, dtype, file, out);
-out:
-  ax_tensor_release(t);
-  return st;
+  return add_shown(o, t, file, dtype, turned, out);
 }
 
-ax_status ax_offload_add_gguf(ax_offload *o, const ax_gguf *f, int i, ax_tensor **out)
+ax_status ax_offload_add_gguf(ax_offload *o, const ax_gguf *f, int i, ax_dtype dtype, bool turned,
+                              ax_tensor **out)
 {
   bool mapped;
   ax_tensor *t;
-  ax_status st;
+  const ax_status st = ax_gguf_show(f, i, &t, &mapped);
 
   *out = NULL;
-  if ((st = ax_gguf_show(f, i, &t, &mapped)) != AX_OK) return st;
-  if (mapped) return add_mapped(o, t, (ax_dtype)t->dtype, ax_gguf_path(f), out);
-  st = add(o, t, (ax_dtype)t->dtype, NULL, out);
-  ax_tensor_release(t);
-  return st;
+  if (st != AX_OK) return st;
+  if (dtype == AX_DTYPE_COUNT) dtype = (ax_dtype)t->dtype;
+  return add_shown(o, t, mapped ? ax_gguf_path(f) : NULL, dtype, turned, out);
 }
 
 ax_status ax_offload_add_raw(ax_offload *o, const char *path, ax_dtype stored, int ndim, const int64_t *shape,

@@ -81,6 +81,17 @@ static ax_kernel kernel_of(const ax_backend *backend, ax_op op, int n_in, ax_ten
   return backend->kernels[op];
 }
 
+/* Has the memory of operands ready: ax_iter takes their addresses. */
+static ax_status have_ready(int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out)
+{
+  ax_status st = AX_OK;
+  for (int k = 0; k < n_in && st == AX_OK; k++)
+    if (in[k]) st = ax_tensor_ready(in[k], AX_READ);
+  for (int k = 0; k < n_out && st == AX_OK; k++) /* a gradient's slot, say, which a call that waits reads */
+    if (out[k]) st = ax_tensor_ready(out[k], AX_WRITE);
+  return st;
+}
+
 ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const *in, int n_out,
                          ax_tensor *const *out, const ax_iter *it)
 {
@@ -94,14 +105,8 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
     const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
-  for (int k = 0; k < n_in; k++) {
-    const ax_status ready = in[k] ? ax_tensor_ready(in[k], AX_READ) : AX_OK;
-    if (ready != AX_OK) return ready;
-  }
-  for (int k = 0; k < n_out; k++) { /* into a gradient's slot, say, which a call that waits reads */
-    const ax_status ready = out[k] ? ax_tensor_ready(out[k], AX_WRITE) : AX_OK;
-    if (ready != AX_OK) return ready;
-  }
+  const ax_status ready = have_ready(n_in, in, n_out, out);
+  if (ready != AX_OK) return ready;
   const ax_call call = { .op = op, .a = a, .n_in = n_in, .n_out = n_out, .in = in, .out = out, .iter = it };
   ax_launch_begin(out[0]->device, ax_ops[op].name);
   const ax_status run = kernel(&call);
@@ -113,6 +118,8 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
 ax_status ax_dispatch_copy(ax_tensor *dst, ax_tensor *src)
 {
   ax_iter it;
+  const ax_status ready = dst->numel ? have_ready(1, &src, 1, &dst) : AX_OK;
+  if (ready != AX_OK) return ready;
   ax_iter_pointwise(&it, dst, 1, &src, NULL, (ax_dtype)src->dtype);
   return dst->numel ? ax_kernel_call(AX_OP_COPY, &(ax_attrs){ .n_list = -1 }, 1, &src, 1, &dst, &it) : AX_OK;
 }
@@ -196,10 +203,12 @@ ax_status ax_dispatch_run_kernel(const ax_infer *q, ax_tensor **out)
     if (out[0]->numel == 0) goto out;
     for (int k = 0; k < q->args->n_in; k++)
       if (!in[k]) ax_store_double(number_dtype(q), &numbers[k], 0, q->args->num[k]);
+    AX_TRY(have_ready(q->args->n_in, in, 1, out));
     ax_iter_pointwise(&it, out[0], q->args->n_in, in, numbers, number_dtype(q));
     st = ax_kernel_call(q->op, &q->a, q->args->n_in, in, 1, out, &it);
     break;
   case AX_FORM_REDUCE:
+    AX_TRY(have_ready(1, in, q->n_out, out));
     ax_iter_reduce(&it, out[0], in[0], q->axes);
     st = ax_kernel_call(q->op, &q->a, 1, in, q->n_out, out, &it);
     break;

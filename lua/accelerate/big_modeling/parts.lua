@@ -164,16 +164,18 @@ function M.place(model, path, layer, sources, map, main, o)
   if place == nil then fail("%s: device_map gives '%s.weight' no device", o.where, path) end
   local device = device_maps.device_of(o.where, place)
   local lenders, unexpected = take(layer, path, sources, o.where)
+  local stays = device == "disk" or device == "cpu" and layer._stays
   for i, part in ipairs(parts_of(layer, path)) do
     local t, name = unpack(part)
     local source = lenders[t:_address()]
-    if device == "disk" then to_disk(model, t, name, source, i == 1, main, o)
+    if stays and device == "cpu" and source then homes.put_in_file(model, t, source, main, t.dtype)
+    elseif device == "disk" then to_disk(model, t, name, source, i == 1, main, o)
     else to_memory(t, source, device) end
   end
   for key, t in layer:named_buffers { recurse = false } do
     if not layer._parts[key] then to_memory(t, lenders[t:_address()], device == "disk" and main or device) end
   end
-  if device ~= "disk" then release(sources) end
+  if not stays then release(sources) end
   return unexpected
 end
 

@@ -95,7 +95,7 @@ end
 
 local OTHERS = {
   { "^adapter_model%.", "is an adapter's (LoRA), without the model's own weights" },
-  { "%.gguf$", "is llama.cpp's form" }, { "%.h5$", "is TensorFlow's form" },
+  { "%.h5$", "is TensorFlow's form" },
   { "%.msgpack$", "is Flax's form" }, { "%.onnx$", "is ONNX's form" },
   { "^consolidated%.", "has Mistral's or Meta's own names" },
 }
@@ -105,6 +105,7 @@ local OTHERS = {
 ---@return string
 function M.other_weights(folder)
   for _, name in ipairs(fs.list(folder) or {}) do
+    if name:find "%.gguf$" then return ("; gguf_file = '%s' reads the one that is there"):format(name) end
     for _, entry in ipairs(OTHERS) do
       if name:find(entry[1]) then return ("; %s %s, which is not read"):format(name, entry[2]) end
     end

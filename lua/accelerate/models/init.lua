@@ -96,14 +96,18 @@ end
 --- what did not fit by name. Its class is the one that config.json names. Weights that the files
 --- lack start new; a line on stderr names them and those that are not used.
 ---@param name string a folder with config.json and model.safetensors (or its shards with their
----  index, or pytorch_model.bin), or the name of a repository in the local Hugging Face cache
+---  index, or pytorch_model.bin), or the name of a repository in the local Hugging Face cache; or
+---  the path of a GGUF file
 ---@param opts? { dtype: string, device: string, num_labels: integer, config: table, revision:
 ---  string, cache_dir: string, ignore_mismatched_sizes: boolean, device_map: string|table,
 ---  max_memory: table, offload_folder: string, offload_state_dict: boolean, offload_buffers:
----  boolean } dtype: default "float32", "auto" for the files' own; config: values that replace
----  those of config.json; ignore_mismatched_sizes: weights of other shapes start new; device_map:
----  where the parts rest, a map or a word, as load_checkpoint_and_dispatch has it, with max_memory,
----  offload_folder, offload_state_dict and offload_buffers; the model then has hf_device_map
+---  boolean, quantization_config: table, gguf_file: string, dequantize: boolean } dtype: default
+---  "float32", "auto" for the files' own; config: values that replace those of config.json;
+---  ignore_mismatched_sizes: weights of other shapes start new; device_map: where the parts rest, a
+---  map or a word, as load_checkpoint_and_dispatch has it, with max_memory, offload_folder,
+---  offload_state_dict and offload_buffers; the model then has hf_device_map; quantization_config:
+---  a BnbQuantizationConfig, encodes plain weights; gguf_file: the name of a GGUF file in the
+---  folder; dequantize: encoded weights become plain numbers
 ---@return accelerate.models.PreTrainedModel
 ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
 function members.from_pretrained()

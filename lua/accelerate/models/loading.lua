@@ -6,6 +6,7 @@ local core = require "accelerate.core"
 local folders = require "accelerate.models.folder"
 local foreign = require "accelerate.models.foreign"
 local fs = require "accelerate.utils.fs"
+local gguf_files = require "accelerate.models.gguf"
 local notice = require "accelerate.messages.notice"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
@@ -17,6 +18,7 @@ local quantisation = require "accelerate.quantisation"
 local dispatching = require "accelerate.big_modeling.dispatch"
 local placing = require "accelerate.big_modeling.loading"
 local tensors = require "accelerate.hooks.tensors"
+local ties = require "accelerate.big_modeling.ties"
 local weights = require "accelerate.weights"
 
 local fail = options.fail
@@ -163,12 +165,15 @@ local OPTIONS = {
   offload_state_dict = { "boolean", optional = true },
   offload_buffers = { "boolean", default = false },
   quantization_config = { "table", optional = true },
+  gguf_file = { "string", optional = true },
+  dequantize = { "boolean", default = false },
 }
 
 -- What goes with a device map alone.
 local function check_map(where, o)
   if o.device_map then
     if o.device then fail("%s: give device_map or device, not both", where) end
+    if o.dequantize then fail("%s: give device_map or dequantize, not both", where) end
     return
   end
   for _, name in ipairs { "max_memory", "offload_folder", "offload_state_dict" } do
@@ -176,9 +181,12 @@ local function check_map(where, o)
   end
 end
 
--- config.json with what the call says instead, the keys of floats and those of nulls.
-local function configuration(where, folder, o)
-  local given, floats, nulls = config.read(where, fs.join(folder, "config.json"))
+-- config.json, or what a GGUF file says, with what the call says instead, the keys of floats and
+-- those of nulls.
+local function configuration(where, folder, o, gguf, Class)
+  local given, floats, nulls
+  if gguf then given, floats, nulls = gguf:config_for(Class), {}, {}
+  else given, floats, nulls = config.read(where, fs.join(folder, "config.json")) end
   for key, value in next, o.config or {} do given[key] = value end
   if o.num_labels then
     given.num_labels = o.num_labels
@@ -190,7 +198,8 @@ end
 
 -- The model as from_pretrained returns it, once it has its values.
 local function finished(where, folder, model, o, map)
-  model.generation_config = require("accelerate.models.generation_options").of_folder(where, folder)
+  model.generation_config = folder
+    and require("accelerate.models.generation_options").of_folder(where, folder) or nil
   if o.device then model:to(o.device) end
   if map then
     dispatching.dispatch_model(model, map, { offload_dir = o.offload_folder,
@@ -235,21 +244,27 @@ function M.load(choose, name, opts)
   local o = options.check(where, opts, OPTIONS)
   check_map(where, o)
   options.value(where, "name", name, { "string" })
-  local folder = folders.find(where, name, o)
-  local given, floats, nulls = configuration(where, folder, o)
+  local gguf = gguf_files.asked(where, name, o)
+  local folder = gguf and gguf.folder or not gguf and folders.find(where, name, o) or nil
+  local given, floats, nulls = configuration(where, folder, o, gguf, type(choose) == "table" and choose)
   local Class = type(choose) == "table" and choose or choose(given, where)
   if given.model_type and given.model_type ~= Class.traits.model_type then
-    fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder, given.model_type,
+    fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder or name, given.model_type,
       Class.__name, Class.traits.model_type)
   end
-  local encoding = quantisation.of_model(where, folder, given, o.quantization_config)
+  local encoding = gguf or quantisation.of_model(where, folder, given, o.quantization_config)
+  if o.dequantize and not encoding then
+    fail("%s: dequantize: the weights of %s are plain numbers", where, name)
+  end
   if not encoding then foreign.check_config(where, folder, given) end
   config.keep_nulls(given, nulls, Class.traits.config)
-  local file = folders.weights(where, folder)
+  local file = gguf and gguf.path or folders.weights(where, folder)
   local model = big_modeling.init_empty_weights(Class, given)
   model._float_keys = floats
-  local tied = encoding and quantisation.replace(model, encoding)
-  local sources, of_layers = parts.split(model, renamed(model, weights.sources(file)), tied)
+  local tied = encoding and ties.find_tied_parameters(model)
+  if encoding then encoding:replace(model) end
+  local found = encoding and encoding:sources(file) or weights.sources(file)
+  local sources, of_layers = parts.split(model, renamed(model, found), tied)
   local dict = foreign.reading(where, file, function() return lent(sources) end)
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding and encoding.torch_dtype
     or "float32"
@@ -265,7 +280,7 @@ function M.load(choose, name, opts)
   dict = nil -- luacheck: ignore 311
   local own = placing.own_tensors(model)
   local missing, unexpected = placing.compare(own, sources, of_layers)
-  local type_of = encoding and quantisation.types(model, encoding, dtype)
+  local type_of = encoding and encoding:types(model, dtype)
   local map = map_of(where, model, dtype, type_of, o)
   local unknown = placing.fill(model, own, sources, of_layers, map or { [""] = "cpu" },
     { where = where, dtype = dtype, type_of = type_of, offload_folder = o.offload_folder,
@@ -273,11 +288,12 @@ function M.load(choose, name, opts)
   if encoding then check_filled(where, file, own) end
   init_missing(model, own, missing, dtype)
   for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
-  if encoding then quantisation.mark(model, encoding) end
+  if encoding then encoding:mark(model, dtype) end
   for _, key in ipairs(unknown) do unexpected[#unexpected + 1] = key end
   local info = { missing_keys = without(missing, mismatched), unexpected_keys = unexpected,
     mismatched_keys = mismatched }
   report(where, name, model, info)
+  if o.dequantize then model:dequantize(dtype) end
   return finished(where, folder, model, o, map), info
 end
 

@@ -146,6 +146,11 @@ local SAVE = { max_shard_size = { "number|string", default = "50GB" },
 function PreTrainedModel:save_pretrained(directory, opts)
   opts = options.check("save_pretrained", opts, SAVE)
   options.value("save_pretrained", "directory", directory, { "string" })
+  if self._unsaved then
+    fail("save_pretrained: %s are not written; model:dequantize(), or from_pretrained with dequantize " ..
+      "= true, "
+      .. "makes them plain numbers", self._unsaved)
+  end
   if not require("accelerate.state").PartialState().is_main_process then return end
   local made, why = fs.make_dirs(directory)
   if not made then fail("save_pretrained: %s", why) end
@@ -160,6 +165,16 @@ function PreTrainedModel:save_pretrained(directory, opts)
       self.generation_config)
   end
   require("accelerate.weights").save_model(self, directory, opts)
+end
+
+--- Makes all encoded weights plain numbers, layer by layer: they can be trained and saved as any.
+---@param dtype? string default the model's
+---@return accelerate.models.PreTrainedModel self
+function PreTrainedModel:dequantize(dtype)
+  require("accelerate.quantisation.dequantize").all(self, dtype or self.dtype or "float32")
+  self.config.quantization_config, self._unsaved = nil, nil
+  self.is_loaded_in_4bit, self.is_loaded_in_8bit = nil, nil
+  return self
 end
 
 --- Returns the length of labels' loss: cross-entropy of scores (.., C) with labels (..), -100 left

@@ -33,6 +33,8 @@ end
 ---@class accelerate.quantisation.GgufLinear : accelerate.quantisation.EncodedLinear
 local GgufLinear = class("GgufLinear", layers.EncodedLinear)
 GgufLinear._builtin = true
+-- all of the weight is one tensor, which stays in its file where that is of use to the CPU
+GgufLinear._parts, GgufLinear._stays = {}, true
 M.GgufLinear = GgufLinear
 
 --- A linear layer over blocks, which a state dict brings.
@@ -41,7 +43,7 @@ M.GgufLinear = GgufLinear
 function GgufLinear:init(layer, type)
   layers.EncodedLinear.init(self, { name = type, rows = layer.out_features, cols = layer.in_features,
     size = encodings.SIZE, codes = empty_codes(type, layer.out_features, layer.in_features) }, layer.bias)
-  self.origin = class.of(layer)
+  self.plain = layers.plain_of(layer)
   refuse_numbers(self)
 end
 
@@ -52,6 +54,7 @@ GgufLinear.quantize = quantize
 ---@field encoding string
 local GgufEmbedding = class("GgufEmbedding", nn.Embedding)
 GgufEmbedding._builtin = true
+GgufEmbedding._parts, GgufEmbedding._stays = {}, true
 M.GgufEmbedding = GgufEmbedding
 
 --- An embedding over blocks, which a state dict brings. Rows are decoded as they are looked up.

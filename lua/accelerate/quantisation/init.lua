@@ -4,6 +4,7 @@
 local class = require "accelerate.utils.class"
 local config = require "accelerate.quantisation.config"
 local core = require "accelerate.core"
+local Encoding = require "accelerate.quantisation.encoding"
 local dataclasses = require "accelerate.config.dataclasses"
 local dispatching = require "accelerate.big_modeling.dispatch"
 local layers = require "accelerate.quantisation.layers"
@@ -165,18 +166,16 @@ function M.mark(model, o)
   if model.config then model.config.quantization_config = config.for_folder(o) end
 end
 
---- Gives a model layers with encoded weights, before its values are loaded.
----@param model accelerate.nn.Module
----@param o accelerate.BnbQuantizationConfig
----@return string[][] tied the names that stood for one parameter each before
-function M.replace(model, o)
-  local tied = ties.find_tied_parameters(model)
-  replace.with_bnb_layers(model, o, true)
-  return tied
-end
+---@class accelerate.quantisation.BnbEncoding : accelerate.quantisation.Encoding
+local Bnb = class("BnbEncoding", Encoding)
+
+function Bnb:init(o) self.o, self.torch_dtype = o, o.torch_dtype end
+function Bnb:replace(model) replace.with_bnb_layers(model, self.o, true) end
+function Bnb:types(model, dtype) return M.types(model, self.o, dtype) end
+function Bnb:mark(model) M.mark(model, self.o) end
 
 -- The methods of quantization_config that folders may name.
-local METHODS = { bitsandbytes = config.of_folder }
+local METHODS = { bitsandbytes = function(where, given) return Bnb(config.of_folder(where, given)) end }
 
 --- Returns how the weights of a folder rest: what its quantization_config says, else what the call
 --- requests; nil: as plain numbers, or by a method that is not known.
@@ -184,12 +183,13 @@ local METHODS = { bitsandbytes = config.of_folder }
 ---@param folder string
 ---@param given table config.json
 ---@param asked table? a BnbQuantizationConfig, or a table of its fields
----@return accelerate.BnbQuantizationConfig?
+---@return accelerate.quantisation.Encoding?
 function M.of_model(where, folder, given, asked)
   local written = given.quantization_config
   if written == nil then
-    if asked == nil or dataclasses.is(asked, config.BnbQuantizationConfig) then return asked end
-    return config.BnbQuantizationConfig(asked)
+    if asked == nil then return nil end
+    return Bnb(dataclasses.is(asked, config.BnbQuantizationConfig) and asked
+      or config.BnbQuantizationConfig(asked))
   end
   local method = type(written) == "table" and (written.quant_method
     or (written.load_in_4bit or written.load_in_8bit) and "bitsandbytes")

@@ -110,6 +110,21 @@ end
 -- Whether files have the plain weight of a layer as (in, out).
 local function is_turned(layer) return layer._transposed and layer._transposed.weight or false end
 
+-- Class -> what makes a layer of it without values.
+local makers = {}
+
+-- Returns a function(out, in, bias) for layers of the class that an encoded one takes the place of.
+-- A function, and not the class, so that copies of the layer share it.
+local function plain_of(layer)
+  local Class = class.of(layer)
+  makers[Class] = makers[Class] or function(rows, cols, bias)
+    if Class._transposed then return nn.init._skip(Class, rows, cols) end
+    return nn.init._skip(Class, cols, rows, { bias = bias })
+  end
+  return makers[Class]
+end
+M.plain_of = plain_of
+
 local function check_shape(layer, value)
   if value:dim() ~= 2 or value:size(1) ~= layer.out_features or value:size(2) ~= layer.in_features then
     options.fail("%s: expected weights [%d, %d], got %s", layer.__name, layer.out_features, layer.in_features,
@@ -149,6 +164,7 @@ function Linear4bit:init(layer, opts)
   self.quant_type, self.compress_statistics, self.blocksize = o.quant_type, o.compress_statistics, o.blocksize
   self.filled = not o.empty
   self.in_features, self.out_features, self.turned = layer.in_features, layer.out_features, is_turned(layer)
+  self.plain = plain_of(layer)
   EncodedLinear.init(self, self:_encoded(layer.weight), layer.bias, o)
   with_names(self, quant_state.save, quant_state.load)
 end
@@ -210,6 +226,7 @@ function Linear8bitLt:init(layer, opts)
   local o = options.check("Linear8bitLt", opts, EIGHT)
   self.threshold, self.filled = o.threshold, not o.empty
   self.in_features, self.out_features, self.turned = layer.in_features, layer.out_features, is_turned(layer)
+  self.plain = plain_of(layer)
   EncodedLinear.init(self, self:_encoded(layer.weight), layer.bias)
   stored.mark(self.weight, "I8")
   with_names(self, save_eight, load_eight)

@@ -189,7 +189,8 @@ local function set_biases(file, config)
 end
 
 local function set_tokens(file, where, config)
-  local embedding = file.tensors["token_embd.weight"] or fail("%s: there is no tensor 'token_embd.weight'", where)
+  local embedding = file.tensors["token_embd.weight"]
+    or fail("%s: there is no tensor 'token_embd.weight'", where)
   config.vocab_size = embedding.shape[1]
   for key, name in next, { bos_token_id = "bos_token_id", eos_token_id = "eos_token_id",
     pad_token_id = "padding_token_id" } do
@@ -224,7 +225,9 @@ function M.of(file)
   end
   check_known(file, where, prefix, own)
   for _, setting in ipairs(NEEDED) do
-    if file:get(prefix .. setting) == nil then fail("%s: the setting %s%s is missing", where, prefix, setting) end
+    if file:get(prefix .. setting) == nil then
+      fail("%s: the setting %s%s is missing", where, prefix, setting)
+    end
   end
   for setting, key in next, own do
     config[key] = the_same(where, prefix .. setting, file:get(prefix .. setting))

@@ -15,7 +15,9 @@ local fail = options.fail
 ---@field file userdata
 local Tensor = class "GgufTensor"
 
-function Tensor:init(file, entry) self.file, self.name, self.type, self.shape = file, entry.name, entry.type, entry.shape end
+function Tensor:init(file, entry)
+  self.file, self.name, self.type, self.shape = file, entry.name, entry.type, entry.shape
+end
 
 --- Returns the elements over the mapped file: blocks as uint8, with bytes in place of numbers.
 ---@return accelerate.Tensor
@@ -27,15 +29,10 @@ function Tensor:is_encoded() return encodings.list[self.type] ~= nil end
 
 --- Returns the numbers, decoded where they rest in blocks.
 ---@return accelerate.Tensor
-function Tensor:read() return self:decode(self:lend()) end
-
---- Returns the numbers of what `lend` returned, whose rows may be in another order.
----@param t accelerate.Tensor
----@return accelerate.Tensor
-function Tensor:decode(t)
+function Tensor:read()
+  local t = self:lend()
   if not self:is_encoded() then return t end
-  local cols = self.shape[#self.shape]
-  local rows = 1
+  local cols, rows = self.shape[#self.shape], 1
   for d = 1, #self.shape - 1 do rows = rows * self.shape[d] end
   return encodings.decode({ name = self.type, rows = rows, cols = cols, size = encodings.SIZE, codes = t })
     :view(unpack(self.shape))
@@ -53,7 +50,8 @@ local File = class "GgufFile"
 local function part_paths(where, path, count)
   local stem = path:match "^(.*)%-%d%d%d%d%d%-of%-%d%d%d%d%d%.gguf$"
   if not stem then
-    fail("%s: split.count is %d, but the file's name does not end in -00001-of-%05d.gguf", where, count, count)
+    fail("%s: split.count is %d, but the file's name does not end in -00001-of-%05d.gguf", where, count,
+      count)
   end
   local list = {}
   for i = 1, count do
@@ -71,7 +69,9 @@ function File:init(where, path)
   self.keys = self.files[1]:keys()
   local parts, number = self:get "split.count", self:get "split.no"
   if type(parts) == "number" and parts > 1 then
-    if number ~= 0 then fail("%s: it is part %g of %d of a model; give the first one", self.where, number + 1, parts) end
+    if number ~= 0 then
+      fail("%s: it is part %g of %d of a model; give the first one", self.where, number + 1, parts)
+    end
     for i, other in ipairs(part_paths(self.where, path, parts)) do
       if i > 1 then self.files[i] = core._gguf_open(other) end
     end

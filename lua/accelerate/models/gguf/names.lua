@@ -1,5 +1,5 @@
---- The tensors of GGUF files under Transformers' names, and what llama.cpp's converter has done to
---- their values.
+--- The tensors of GGUF files under Transformers' names, and what the writer of such files has done
+--- to their values.
 
 local core = require "accelerate.core"
 
@@ -66,6 +66,16 @@ local function in_halves(t, heads)
   local rows = t:size(1)
   local order = core.arange(rows):view(heads, rows / heads / 2, 2):transpose(2, 3):reshape(-1)
   return t:index_select(1, order)
+end
+
+--- Returns whether convert makes another tensor of it.
+---@param model_type string
+---@param name string
+---@return boolean
+function M.is_converted(model_type, name)
+  local type_ = TYPES[model_type]
+  return type_.turned and name:find "%.attn_[qk]%.%w+$" ~= nil
+    or type_.centred and name:find "norm%.weight$" ~= nil or false
 end
 
 --- Returns the rows, plain or encoded, of a file's tensor as models of a type have them.

@@ -1,0 +1,33 @@
+--- How the weights of a folder or a file rest, and what a model that is loaded from there gets for
+--- it: each method of quantization_config derives a class from this one.
+
+local class = require "accelerate.utils.class"
+local weights = require "accelerate.weights"
+
+---@class accelerate.quantisation.Encoding
+---@field torch_dtype string the type of the rest where the call does not say
+local Encoding = class "Encoding"
+
+--- Gives a model without values the layers that hold encoded weights.
+---@param model accelerate.nn.Module
+function Encoding:replace(model) -- luacheck: ignore 212
+  error "Encoding:replace must be defined"
+end
+
+--- Returns where each tensor of a checkpoint is.
+---@param file string
+---@return table<string, accelerate.WeightSource> ordered
+function Encoding:sources(file) return weights.sources(file) end -- luacheck: ignore 212
+
+--- Returns the types that what is not encoded gets, by name; nil: `dtype`.
+---@param model accelerate.nn.Module
+---@param dtype string
+---@return (fun(name: string): string)?
+function Encoding:types(model, dtype) return nil end -- luacheck: ignore 212
+
+--- Notes on a model with its values how its weights are encoded.
+---@param model accelerate.nn.Module
+---@param dtype string of the rest
+function Encoding:mark(model, dtype) end -- luacheck: ignore 212
+
+return Encoding
