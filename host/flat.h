@@ -122,6 +122,10 @@ struct ax_flat {
  * EINVAL for a list that mixes types or devices, or contains a parameter twice or one of another
  * ax_flat; EGRAD for results of ops. */
 AX_API ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out);
+/* As ax_flat_new, but the buffer has no memory, and the elements stay in the parameters' former
+ * memory: for a layout whose values are cut at once (ax_flat_cut_over), after which the caller
+ * writes this rank's pieces. */
+AX_API ax_status ax_flat_new_bare(int n, ax_tensor *const *params, int parts, ax_flat **out);
 AX_API ax_flat *ax_flat_retain(ax_flat *f);
 /* The last release ends the layout: the parameters stay where they are and belong to no ax_flat. */
 AX_API void ax_flat_release(ax_flat *f); /* NULL is fine */
@@ -148,8 +152,9 @@ AX_API ax_status ax_flat_set_names(ax_flat *f, const char *name, const char *con
 /* ---- homes */
 
 /* Cuts the buffers over a group, whose size the layout was made for; `copies`: see ax_home.  The
- * ranks have the same values.  What rests elsewhere is freed.  `gathers`: see ax_home; the layout's
- * own type also where nothing is gathered.  EINVAL for a layout that has working copies. */
+ * ranks have the same values; the parts of a bare layout are zeros.  What rests elsewhere is freed.
+ * `gathers`: see ax_home; the layout's own type also where nothing is gathered.  EINVAL for a
+ * layout that has working copies. */
 AX_API ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_t cut,
                                   ax_dtype gathers);
 /* What whole values are for: a model's forward, for which they are rounded where the layout gathers

@@ -330,6 +330,7 @@ void ax_lua_open_machines(lua_State *L) __attribute__((weak));
 void ax_lua_open_gather(lua_State *L);
 void ax_lua_open_data(lua_State *L);
 void ax_lua_open_net(lua_State *L);
+void ax_lua_open_deferred(lua_State *L);
 void ax_lua_open_profile(lua_State *L);
 void ax_lua_open_capture(lua_State *L);
 void ax_lua_open_yaml(lua_State *L);
@@ -369,6 +370,9 @@ void ax_lua_track(lua_State *L, int idx);
 /* Frees circles of boxes and anchors; runs a full collection if there may be one.  Call it after
  * one, with ax_lua.collecting set.  May raise. */
 void ax_lua_break_circles(lua_State *L);
+/* bind/deferred.c: an edit in place of the tensor at 1, whose values may be deferred, with its
+ * arguments at 1 to n.  True: it was noted, and is made when the values are.  May raise. */
+bool ax_lua_note_edit(lua_State *L, const char *name, int n);
 void ax_lua_scope_keep(lua_State *L, int idx); /* a scope around does not empty it */
 void ax_lua_scope_track(lua_State *L);         /* the result on the stack top was made in a scope */
 bool ax_lua_number_fits(ax_dtype d, double v); /* ax_number_fits, but floating types round to infinity */

@@ -27,8 +27,8 @@ static int check_bucket(lua_State *L, const ax_flat *f, const char *fn)
   return (int)ax_lua_check_integer(L, 2, fn, "bucket", 1, f->n_buckets) - 1;
 }
 
-/* core.flat(params, parts) -> a layout, its number, the parameters' offsets in elements counted
- * from 0, and the number of elements of all slots */
+/* core.flat(params, parts, bare) -> a layout, its number, the parameters' offsets in elements
+ * counted from 0, and the number of elements of all slots; bare: see ax_flat_new_bare */
 static int new_layout(lua_State *L)
 {
   ax_tensor **params;
@@ -36,7 +36,8 @@ static int new_layout(lua_State *L)
   int n;
 
   ax_lua_enter(L);
-  lua_settop(L, 2);
+  lua_settop(L, 3);
+  const bool bare = lua_toboolean(L, 3);
   const int parts = lua_isnil(L, 2) ? 1 : (int)ax_lua_check_integer(L, 2, "flat", "parts", 1, 1 << 20);
   params = ax_lua_push_params(L, 1, "flat", &n);
   for (int k = 0; k < n; k++) { /* so that ax_flat.params lead back to the script's own objects */
@@ -45,7 +46,7 @@ static int new_layout(lua_State *L)
     lua_pop(L, 1);
   }
   f = ax_lua_push_object(L, &layout_class);
-  if (ax_flat_new(n, params, parts, f) != AX_OK) return ax_lua_raise(L, "flat");
+  if ((bare ? ax_flat_new_bare : ax_flat_new)(n, params, parts, f) != AX_OK) return ax_lua_raise(L, "flat");
   lua_pushnumber(L, (double)(*f)->number);
   lua_createtable(L, n, 0);
   for (int k = 0; k < n; k++) {

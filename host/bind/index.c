@@ -251,7 +251,8 @@ static void write(lua_State *L, ax_tensor *x, bool accumulate)
 int ax_lua_index_write(lua_State *L)
 {
   ax_lua_enter(L);
-  write(L, ax_lua_check_tensor(L, 1, "index", "self"), false);
+  ax_tensor *const x = ax_lua_check_tensor(L, 1, "index", "self");
+  if (__builtin_expect(x->storage->claims == NULL, 1) || !ax_lua_note_edit(L, "index", 3)) write(L, x, false);
   return 0;
 }
 

@@ -91,8 +91,13 @@ int ax_lua_op_inplace(lua_State *L)
   ax_lua_read_result r;
 
   ax_lua_enter(L);
-  ax_lua_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
+  const ax_tensor *x = ax_lua_check_tensor(L, 1, shown, ax_signature_of(op)->param[0].name);
+  const int n = lua_gettop(L);
   ax_lua_read_args(L, op, shown, &r);
+  if (__builtin_expect(x->storage->claims != NULL, 0) && ax_lua_note_edit(L, shown, n)) {
+    lua_settop(L, 1);
+    return 1;
+  }
   if (__builtin_expect(r.formed, 0)) return call_form(L, op, true, &r);
   if (ax_run_inplace(op, &r.args, r.in[0]) != AX_OK) return ax_lua_raise(L, shown);
   lua_pushvalue(L, r.at[0]);
@@ -173,7 +178,8 @@ static int copy_into(lua_State *L, const char *fn, bool number_wanted)
       return ax_lua_error(L, fn, "%.14g does not fit a tensor of %s", a.num[0],
                           ax_dtype_name((ax_dtype)dst->dtype));
   }
-  if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_lua_raise(L, fn);
+  if (__builtin_expect(dst->storage->claims == NULL, 1) || !ax_lua_note_edit(L, fn, 2))
+    if (ax_run_inplace(AX_OP_COPY, &a, dst) != AX_OK) return ax_lua_raise(L, fn);
   lua_settop(L, 1);
   return 1;
 }

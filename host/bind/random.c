@@ -123,6 +123,26 @@ static int common_generator(lua_State *L)
   return 1;
 }
 
+/* core._draw_part(t, normal, first, generator): fills t with what rand, or with `normal` randn,
+ * would give of this generator from element `first` on, a multiple of 4; t: contiguous, of
+ * floats */
+static int draw_part(lua_State *L)
+{
+  ax_tensor *t;
+  ax_args a = { .n_in = 0, .a = { .n_list = -1 } };
+
+  ax_lua_enter(L);
+  t = ax_lua_check_tensor(L, 1, "_draw_part", "t");
+  const int64_t first = ax_lua_check_integer(L, 3, "_draw_part", "first", 0, INT64_C(1) << 53);
+  if (first % 4) return ax_lua_error(L, "_draw_part", "first must be a multiple of 4");
+  if (lua_toboolean(L, 2)) a.a = AX_ATTRS(normal, .mean = 0, .std = 1, .first = first);
+  else a.a = AX_ATTRS(uniform, .low = 0, .high = 1, .first = first);
+  a.a.gen = ax_lua_check_generator(L, 4, "_draw_part", "generator");
+  if (ax_run_into(lua_toboolean(L, 2) ? AX_OP_NORMAL : AX_OP_UNIFORM, &a, t) != AX_OK)
+    return ax_lua_raise(L, "rand");
+  return 0;
+}
+
 /* core._seedings() -> how often the default generator was seeded */
 static int seedings(lua_State *L)
 {
@@ -224,6 +244,7 @@ void ax_lua_open_random(lua_State *L)
     { "default_generator", default_generator },
     { "manual_seed", manual_seed },
     { "_common_generator", common_generator },
+    { "_draw_part", draw_part },
     { "_seedings", seedings },
     { "_math_random_state", math_random_state },
     { NULL, NULL },

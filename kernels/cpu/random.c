@@ -74,6 +74,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
   const double low = j->a->uniform.low, high = j->a->uniform.high;
+  const int64_t first = j->a->uniform.first;
   /* as many bits as the type's mantissa has: more could round up to 1 */
   const int bits = j->dtype == AX_F16 ? 11 : j->dtype == AX_BF16 ? 8 : 24;
   uint32_t w[2 * BLOCK];
@@ -84,7 +85,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
     const int64_t n = block_bounds(j, p, &lo);
     if (j->dtype == AX_F64) {
       double *y = (double *)j->out + lo;
-      words64(j, lo, n, w);
+      words64(j, first + lo, n, w);
       for (int64_t i = 0; i < n; i++) {
         const double x = low + ax_uniform_f64(ax_word64(w[2 * i], w[2 * i + 1])) * (high - low);
         y[i] = x < high ? x : low; /* rounding may reach `high`, which is excluded */
@@ -92,7 +93,7 @@ static void uniform_range(int64_t from, int64_t until, void *ud)
       continue;
     }
     const float from_f = (float)low, to_f = (float)high, size = (float)(high - low);
-    words32(j, lo, n, w);
+    words32(j, first + lo, n, w);
     AX_SIMD
     for (int64_t i = 0; i < n; i++) {
       const float x = from_f + ax_uniform_f32(w[i], bits) * size;
@@ -106,6 +107,7 @@ static void normal_range(int64_t from, int64_t until, void *ud)
 {
   const job *j = ud;
   const double mean = j->a->normal.mean, std = j->a->normal.std;
+  const int64_t at = j->a->normal.first;
   uint32_t w[2 * BLOCK + 4];
   float v[BLOCK + 4];
   int64_t lo;
@@ -114,7 +116,7 @@ static void normal_range(int64_t from, int64_t until, void *ud)
     const int64_t n = block_bounds(j, p, &lo);
     if (j->dtype == AX_F64) {
       double *y = (double *)j->out + lo, first, second;
-      words64(j, lo, n, w);
+      words64(j, at + lo, n, w);
       for (int64_t i = 0; i < n; i += 2) {
         ax_normal_f64(ax_word64(w[2 * i], w[2 * i + 1]), ax_word64(w[2 * i + 2], w[2 * i + 3]), &first,
                       &second);
@@ -124,7 +126,7 @@ static void normal_range(int64_t from, int64_t until, void *ud)
       continue;
     }
     const float mean_f = (float)mean, std_f = (float)std;
-    words32(j, lo, n, w);
+    words32(j, at + lo, n, w);
     AX_SIMD
     for (int64_t i = 0; i < (n + 1) / 2; i++) {
       float first, second;

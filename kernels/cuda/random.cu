@@ -29,18 +29,19 @@ static __device__ __forceinline__ uint64_t word64(const draw &d, int64_t i)
 /* ---- uniform, normal */
 
 template <class S>
-static __global__ void uniform_kernel(S *y, int64_t n, draw d, float low, float high, float size, int bits)
+static __global__ void uniform_kernel(S *y, int64_t n, draw d, int64_t first, float low, float high,
+                                      float size, int bits)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {
-    const float x = low + ax_uniform_f32(word32(d, i), bits) * size;
+    const float x = low + ax_uniform_f32(word32(d, first + i), bits) * size;
     y[i] = ax_cuda_store<S>(x < high ? x : low);
   }
 }
 
-static __global__ void uniform_double(double *y, int64_t n, draw d, double low, double high)
+static __global__ void uniform_double(double *y, int64_t n, draw d, int64_t first, double low, double high)
 {
   for (int64_t i = AX_FIRST; i < n; i += AX_STEP) {
-    const double x = low + ax_uniform_f64(word64(d, i)) * (high - low);
+    const double x = low + ax_uniform_f64(word64(d, first + i)) * (high - low);
     y[i] = x < high ? x : low;
   }
 }
@@ -55,33 +56,35 @@ AX_CUDA_KERNEL(_uniform)
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
     return ax_cuda_launch("rand", y->device, blocks, 256, uniform_double, ax_cuda_data<double>(y), y->numel,
-                          draw_of(call), low, high);
+                          draw_of(call), call->a->uniform.first, low, high);
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("rand", y->device, blocks, 256, uniform_kernel<S>, ax_cuda_data<S>(y), y->numel,
-                          draw_of(call), (float)low, (float)high, (float)(high - low), bits);
+                          draw_of(call), call->a->uniform.first, (float)low, (float)high, (float)(high - low),
+                          bits);
   });
 }
 
 /* A thread computes a pair: one draw of radius and angle gives two normals. */
-template <class S> static __global__ void normal_kernel(S *y, int64_t n, draw d, float mean, float std)
+template <class S>
+static __global__ void normal_kernel(S *y, int64_t n, draw d, int64_t at, float mean, float std)
 {
   for (int64_t p = AX_FIRST; p < (n + 1) / 2; p += AX_STEP) {
     uint32_t w[4];
     float first, second;
-    block_of(d, p / 2, w);
+    block_of(d, at / 4 + p / 2, w);
     ax_normal_f32(w[2 * (p % 2)], w[2 * (p % 2) + 1], &first, &second);
     y[2 * p] = ax_cuda_store<S>(mean + first * std);
     if (2 * p + 1 < n) y[2 * p + 1] = ax_cuda_store<S>(mean + second * std);
   }
 }
 
-static __global__ void normal_double(double *y, int64_t n, draw d, double mean, double std)
+static __global__ void normal_double(double *y, int64_t n, draw d, int64_t at, double mean, double std)
 {
   for (int64_t p = AX_FIRST; p < (n + 1) / 2; p += AX_STEP) {
     uint32_t w[4];
     double first, second;
-    block_of(d, p, w);
+    block_of(d, at / 2 + p, w);
     ax_normal_f64(ax_word64(w[0], w[1]), ax_word64(w[2], w[3]), &first, &second);
     y[2 * p] = mean + first * std;
     if (2 * p + 1 < n) y[2 * p + 1] = mean + second * std;
@@ -96,11 +99,11 @@ AX_CUDA_KERNEL(_normal)
   if (y->numel == 0) return AX_OK;
   if (y->dtype == AX_F64)
     return ax_cuda_launch("randn", y->device, blocks, 256, normal_double, ax_cuda_data<double>(y), y->numel,
-                          draw_of(call), mean, std);
+                          draw_of(call), call->a->normal.first, mean, std);
   return ax_cuda_with_float(call->op, (ax_dtype)y->dtype, [&](auto tag) {
     typedef AX_TYPE_OF(tag) S;
     return ax_cuda_launch("randn", y->device, blocks, 256, normal_kernel<S>, ax_cuda_data<S>(y), y->numel,
-                          draw_of(call), (float)mean, (float)std);
+                          draw_of(call), call->a->normal.first, (float)mean, (float)std);
   });
 }
 

@@ -75,6 +75,42 @@ out:
   return st;
 }
 
+ax_status ax_home_without_memory(const ax_flat *f, int64_t numel, ax_tensor **out)
+{
+  const int64_t one = 1;
+  ax_storage *s;
+  ax_status st = ax_storage_wrap(NULL, (size_t)numel * ax_dtype_size((ax_dtype)f->dtype), NULL, NULL, &s);
+
+  *out = NULL;
+  if (st != AX_OK) return st;
+  s->device = f->device;
+  st = ax_tensor_over(s, (ax_dtype)f->dtype, 1, &numel, &one, 0, out);
+  ax_storage_release(s);
+  return st;
+}
+
+ax_status ax_home_begin_bare(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  ax_status st;
+
+  AX_TRY(ax_home_new_claim(&h->after_values));
+  AX_TRY(ax_home_without_memory(f, f->size, &f->values));
+  h->no_values = (ax_claim){ .kind = &ax_home_no_values, .owner = f };
+  ax_claim_put(f->values->storage, &h->no_values);
+out:
+  return st;
+}
+
+/* A part of a buffer: this rank's elements, or zeros where the whole has no memory. */
+static ax_status begin_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
+{
+  const int64_t n = f->home.last - f->home.first;
+
+  if (whole->storage->data) return ax_home_copy_part(f, whole, out);
+  return ax_tensor_zeros_on(f->device, (ax_dtype)f->dtype, 1, &n, out);
+}
+
 /* Puts the values into memory that all ranks have, where they can. */
 static ax_status share_values(ax_flat *f)
 {
@@ -82,7 +118,7 @@ static ax_status share_values(ax_flat *f)
   const size_t item = ax_dtype_size((ax_dtype)f->dtype), own = (size_t)(h->last - h->first) * item;
   const int64_t n = h->last - h->first, one = 1;
   ax_storage *whole = NULL, *part = NULL;
-  ax_tensor *there = NULL;
+  ax_tensor *there = NULL, *mine = NULL;
   ax_status st;
 
   if (!ax_shared_possible(h->group, f->device)) return AX_OK;
@@ -90,17 +126,20 @@ static ax_status share_values(ax_flat *f)
                        f->values->storage->bytes, (size_t)h->first * item, own, &whole, &part));
   if (!whole) goto out;
   AX_TRY(ax_tensor_over(part, (ax_dtype)f->dtype, 1, &n, &one, 0, &there));
-  AX_TRY(ax_copy(there, h->values));
-  ax_tensor_release(h->values);
+  if (f->values->storage->data) {
+    AX_TRY(ax_home_view(f, f->values, 0, h->first, h->last, &mine));
+    AX_TRY(ax_copy(there, mine));
+  }
   h->values = there;
   there = NULL;
   h->shared = true;
   h->no_values.kind = &ax_home_shared_values;
   AX_TRY(ax_home_wait_for_all(f));
   ax_storage_trade(f->values->storage, whole);
-  ax_claim_put(f->values->storage, &h->no_values);
+  if (!h->no_values.at) ax_claim_put(f->values->storage, &h->no_values);
   if (h->away & AX_CUT_VALUES) st = ax_place_follow(h->place, f->values->storage);
 out:
+  ax_tensor_release(mine);
   ax_tensor_release(there);
   ax_storage_release(whole);
   ax_storage_release(part);
@@ -113,7 +152,7 @@ ax_status ax_flat_cut_grads(ax_flat *f)
   ax_status st = AX_OK;
 
   if (!h->group) return AX_OK;
-  if (h->cut & AX_CUT_GRADS) AX_TRY(ax_home_copy_part(f, f->grads, &h->grads));
+  if (h->cut & AX_CUT_GRADS) AX_TRY(begin_part(f, f->grads, &h->grads));
   if (h->grads && h->away & AX_CUT_GRADS) AX_TRY(ax_place_move(h->place, ax_home_title(f), h->grads));
   AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
   if (h->grads) ax_home_take_memory(f->grads, &h->no_grads);
@@ -143,8 +182,11 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
 {
   ax_home *h = &f->home;
   const int64_t part = f->size / group->size;
+  const bool bare = h->no_values.at != NULL;
   ax_status st = AX_ENOMEM;
 
+  if (bare && !(cut & AX_CUT_VALUES))
+    return ax_fail(AX_EINVAL, "flat: a layout without values is cut with its values");
   if (h->group) return ax_fail(AX_EINVAL, "flat: the layout is cut already");
   if (f->work) return ax_fail(AX_EINVAL, "flat: a layout with working copies cannot be cut");
   if (f->size % group->size || part % (AX_SLOT_BYTES / (int64_t)ax_dtype_size((ax_dtype)f->dtype)))
@@ -154,7 +196,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->copies = copies ? ax_group_retain(copies) : NULL;
   h->first = part * group->rank;
   h->last = h->first + part;
-  h->no_values = (ax_claim){ .kind = &ax_home_no_values, .owner = f };
+  if (!bare) h->no_values = (ax_claim){ .kind = &ax_home_no_values, .owner = f };
   h->no_work = (ax_claim){ .kind = &ax_home_no_work, .owner = f };
   h->no_grads = (ax_claim){ .kind = &ax_home_no_grads, .owner = f };
   h->gathers = f->dtype;
@@ -162,11 +204,11 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->value_piece = ax_calloc((size_t)f->n, sizeof *h->value_piece);
   h->grad_piece = ax_calloc((size_t)f->n, sizeof *h->grad_piece);
   if (!h->had || !h->value_piece || !h->grad_piece) goto out;
-  AX_TRY(ax_home_new_claim(&h->after_values));
+  if (!bare) AX_TRY(ax_home_new_claim(&h->after_values));
   AX_TRY(ax_home_new_claim(&h->after_grads));
   if (cut & AX_CUT_VALUES) {
-    AX_TRY(ax_home_copy_part(f, f->values, &h->values));
     AX_TRY(share_values(f));
+    if (!h->values) AX_TRY(begin_part(f, f->values, &h->values));
     if (!h->shared && h->away & AX_CUT_VALUES) {
       AX_TRY(ax_place_move(h->place, ax_home_title(f), h->values));
       AX_TRY(ax_place_follow(h->place, h->values->storage));
@@ -176,9 +218,9 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   h->cut = cut;
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
   if (h->values && !h->shared && gathers != (ax_dtype)f->dtype) AX_TRY(gather_half(f, gathers));
-  if (h->values && !h->shared) ax_home_take_memory(f->values, &h->no_values);
+  if (h->values && !h->shared && !bare) ax_home_take_memory(f->values, &h->no_values);
   return AX_OK;
-out: /* all of it is whole */
+out: /* all of it is whole, or in a bare layout nowhere */
   ax_flat_free_home(f);
   return st;
 }

@@ -16,6 +16,10 @@ ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out);
 
 /* Cuts a buffer of gradients that was just made, where the layout's gradients are to be cut. */
 ax_status ax_flat_cut_grads(ax_flat *f);
+/* A buffer of `numel` elements without memory. */
+ax_status ax_home_without_memory(const ax_flat *f, int64_t numel, ax_tensor **out);
+/* Makes such a buffer of values for a layout that is to be cut; until then the claim fails. */
+ax_status ax_home_begin_bare(ax_flat *f);
 /* Frees what a layout that is cut has beside its buffers. */
 void ax_flat_free_home(ax_flat *f);
 /* A view of [from, to) of a buffer that begins at element `begins` of the layout. */

@@ -29,6 +29,9 @@ static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const ch
   const int k = at < 0 ? -1 : slot_at(f, at);
   const ax_group *g = f->home.group;
 
+  if (!g)
+    return ax_fail(AX_EINVAL, "a parameter has no values: prepare laid it out for several ranks, and failed "
+                              "before it was cut over them");
   return ax_fail(AX_EINVAL,
                  "%s%s%s%s is cut over %d rank%s, and this rank has its part alone: the whole is here %s, "
                  "and inside accelerate.utils.summon_full_params(model, fn)",
@@ -40,7 +43,7 @@ static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const ch
                  k >= 0 && f->names && f->name ? f->name : "", g->size, g->size == 1 ? "" : "s", when);
 }
 
-static bool is_used(const ax_flat *f) { return f->home.computes || ax_backward_runs(); }
+static bool is_used(const ax_flat *f) { return f->home.group && (f->home.computes || ax_backward_runs()); }
 
 static ax_status before_values(ax_claim *c, int64_t at)
 {
@@ -103,7 +106,7 @@ static bool piece_in(const ax_flat *f, ax_tensor **pieces, const ax_tensor *t, a
 static bool value_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)
 {
   const ax_flat *f = c->owner;
-  return !is_used(f) && piece_in(f, f->home.value_piece, t, piece, from);
+  return f->home.value_piece && !is_used(f) && piece_in(f, f->home.value_piece, t, piece, from);
 }
 
 static bool grad_piece(ax_claim *c, const ax_tensor *t, ax_tensor **piece, int64_t *from)

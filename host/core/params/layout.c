@@ -57,16 +57,36 @@ static ax_status new_buffer(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_
   return ax_tensor_zeros_on(f->device, dtype, 1, &numel, out);
 }
 
+/* As ax_tensor_place_at, for a buffer without memory. */
+static ax_status place_without(ax_flat *f, int k, ax_tensor **place, ax_version **own)
+{
+  const ax_tensor *p = f->params[k];
+  int64_t strides[AX_MAX_DIMS];
+  ax_status st;
+
+  ax_strides_contiguous(p->ndim, p->shape, strides);
+  if (!(*own = ax_malloc(sizeof **own))) return AX_ENOMEM;
+  **own = (ax_version){ .refs = 1, .edits = p->version->edits };
+  st = ax_tensor_over(f->values->storage, (ax_dtype)p->dtype, p->ndim, p->shape, strides, f->offsets[k],
+                      place);
+  if (st != AX_OK) {
+    ax_mfree(*own);
+    *own = NULL;
+  }
+  return st;
+}
+
 /* Copies every parameter to its place, and then, when nothing can fail any more, moves all of them
  * there. */
-static ax_status move_in(ax_flat *f)
+static ax_status move_in(ax_flat *f, bool bare)
 {
   ax_tensor **places = ax_calloc((size_t)f->n, sizeof *places);
   ax_version **own = ax_calloc((size_t)f->n, sizeof *own);
   ax_status st = places && own ? AX_OK : AX_ENOMEM;
 
   for (int k = 0; st == AX_OK && k < f->n; k++)
-    st = ax_tensor_place_at(f->params[k], f->values, f->offsets[k], &places[k], &own[k]);
+    st = bare ? place_without(f, k, &places[k], &own[k])
+              : ax_tensor_place_at(f->params[k], f->values, f->offsets[k], &places[k], &own[k]);
   for (int k = 0; k < f->n && places && own; k++) {
     if (st == AX_OK) {
       ax_tensor_become(f->params[k], places[k], own[k]);
@@ -79,7 +99,7 @@ static ax_status move_in(ax_flat *f)
   return st;
 }
 
-ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out)
+static ax_status lay_out(int n, ax_tensor *const *params, int parts, bool bare, ax_flat **out)
 {
   ax_flat *f = NULL;
   ax_status st;
@@ -99,14 +119,25 @@ ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out)
     goto out;
   }
   AX_TRY(enlist(f, n, params, parts));
-  AX_TRY(new_buffer(f, (ax_dtype)f->dtype, f->size, &f->values));
-  AX_TRY(move_in(f));
+  if (bare) AX_TRY(ax_home_begin_bare(f));
+  else AX_TRY(new_buffer(f, (ax_dtype)f->dtype, f->size, &f->values));
+  AX_TRY(move_in(f, bare));
   for (int k = 0; k < n; k++) ax_tensor_set_grad_slot(params[k], NULL, 0); /* the slots of a former layout */
   *out = f;
   f = NULL;
 out:
   ax_flat_release(f);
   return st;
+}
+
+ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out)
+{
+  return lay_out(n, params, parts, false, out);
+}
+
+ax_status ax_flat_new_bare(int n, ax_tensor *const *params, int parts, ax_flat **out)
+{
+  return lay_out(n, params, parts, true, out);
 }
 
 ax_flat *ax_flat_retain(ax_flat *f)
@@ -172,11 +203,13 @@ ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out)
 
 ax_status ax_flat_give_grads(ax_flat *f)
 {
+  const bool cut = f->home.cut & AX_CUT_GRADS && !ax_flat_has_grad(f); /* and nobody needs the whole */
   ax_tensor *grads = NULL;
   const bool away = f->home.away & AX_CUT_GRADS && !f->home.group;
   ax_status st =
-      away ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
-           : ax_home_new_grads(f, &grads);
+      away  ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
+      : cut ? ax_home_without_memory(f, f->size + f->n, &grads)
+            : ax_home_new_grads(f, &grads);
   int k = 0;
 
   for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_grad_slot(f->params[k], grads, f->offsets[k]);

@@ -18,6 +18,7 @@ local HELPERS = {
 local MAY = {
   utils = "",
   messages = "",
+  deferred = "",
   plot = "",
   machine = "helpers",
   cuda = "machine",
@@ -33,18 +34,18 @@ local MAY = {
   collectives = "state data distributed",
   distributed = "",
   data = "state plot helpers",
-  parallel = "state collectives distributed data_loader accelerator optim",
+  parallel = "state collectives distributed data_loader accelerator optim deferred",
   precision = "state collectives capture",
   capture = "state precision optim",
-  nn = "capture sparse distributed",
+  nn = "capture sparse distributed deferred",
   optim = "nn capture state sparse",
   sparse = "",
-  tensor = "precision cuda nn autograd sparse",
+  tensor = "precision cuda nn autograd sparse deferred",
   files = "nn state",
-  weights = "nn files",
+  weights = "nn files deferred",
   peft = "nn files config state quantisation",
   quantisation = "nn weights files config big_modeling messages state",
-  models = "quantisation nn state tensor weights big_modeling hooks",
+  models = "quantisation nn state tensor weights big_modeling hooks deferred",
   tokenizers = "models",
   distributions = "tensor",
   logging = "state",
@@ -53,11 +54,12 @@ local MAY = {
   helpers = "config state cuda files nn precision weights",
   data_loader = "data state collectives config helpers",
   launchers = "state",
-  big_modeling = "nn weights files helpers hooks state collectives",
+  big_modeling = "nn weights files helpers hooks state collectives deferred",
   hooks = "nn helpers state",
   local_sgd = "accelerator parallel",
   checkpoint = "collectives distributed files parallel state weights",
-  accelerator = "capture checkpoint collectives config data_loader logging nn optim parallel precision "
+  accelerator = "capture checkpoint collectives config data_loader deferred logging nn optim parallel " ..
+    "precision "
     .. "profiler state tracking weights machine helpers",
 }
 

@@ -2,6 +2,7 @@
 --- free_memory.  Methods of accelerate.Accelerator.
 local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
+local deferred = require "accelerate.deferred"
 local environment = require "accelerate.utils.environment"
 local kinds = require "accelerate.accelerator.types"
 local mixed_precision = require "accelerate.precision.mixed_precision"
@@ -65,7 +66,9 @@ end
 --- Prepares a model in place and returns it. Its parameters go into flat buffers, and all ranks
 --- start from rank 0's values. With mixed precision its forward runs under casting and returns
 --- float32: every float16 and bfloat16 tensor in its result is converted. Its parameters then get
---- working copies in the lower type, which optimizers write.
+--- working copies in the lower type, which optimizers write. Of a model on the device "meta" that
+--- init_empty_weights made, values are drawn here, or read where load_checkpoint_in_model noted a
+--- file; under a plan that cuts values no rank has the whole model at any time.
 ---@param model accelerate.nn.Module
 ---@param opts { device_placement: boolean?, evaluation_mode: boolean? }? evaluation_mode: for a
 ---  model that is not trained here: ranks keep their own values of it, and nothing is reduced
@@ -82,7 +85,10 @@ function Accelerator:prepare_model(model, opts)
       .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
   end
   if not opts.evaluation_mode then check_sparse(self, model) end
-  if opts.device_placement and not model._values.hf_device_map then model:to(self.device) end
+  if not model._values.hf_device_map then
+    deferred.settle("prepare_model", model, self.device)
+    if opts.device_placement then model:to(self.device) end
+  end
   mixed_precision.wrap(model, self._autocast_handler)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end

@@ -1,5 +1,4 @@
 --- Models made on a device, or without memory for their weights.
-local initializers = require "accelerate.nn.initializers"
 local options = require "accelerate.utils.options"
 local parameter = require "accelerate.nn.parameter"
 local scope = require "accelerate.utils.scope"
@@ -11,14 +10,14 @@ local OPTIONS = { include_buffers = { "boolean", optional = true } }
 local function run(where, device, opts, fn, ...)
   local buffers = options.check(where, opts, OPTIONS).include_buffers
   if buffers == nil then buffers = os.getenv("ACCELERATE_INIT_INCLUDE_BUFFERS") == "true" end
-  if device ~= "meta" then return parameter.on_device(device, buffers, fn, ...) end
-  return initializers._skip(parameter.on_device, device, buffers, fn, ...)
+  return parameter.on_device(device, buffers, fn, ...)
 end
 
 --- Calls fn(...), in which the parameters of modules get a shape and a type, but no memory and no
---- values: they are tensors of the device "meta". A model that is made so is loaded with
---- `model:load_state_dict(values, { assign = true })`. What reads or writes elements before that
---- raises and says so.
+--- values: they are tensors of the device "meta". They note how nn.init, and edits in place, draw
+--- them (the generator moves on), so that `accelerator:prepare(model)` gives a model the values
+--- that it would have had. Or it is loaded: `model:load_state_dict(values, { assign = true })`,
+--- `load_checkpoint_and_dispatch`. What reads elements before that raises and says so.
 ---
 ---   local model = accelerate.init_empty_weights(models.from_config, config)
 ---

@@ -3,6 +3,7 @@
 local big_modeling = require "accelerate.big_modeling"
 local config = require "accelerate.models.config"
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local folders = require "accelerate.models.folder"
 local foreign = require "accelerate.models.foreign"
 local fs = require "accelerate.utils.fs"
@@ -259,7 +260,7 @@ function M.load(choose, name, opts)
   if not encoding then foreign.check_config(where, folder, given) end
   config.keep_nulls(given, nulls, Class.traits.config)
   local file = gguf and gguf.path or folders.weights(where, folder)
-  local model = big_modeling.init_empty_weights(Class, given)
+  local model = deferred.skip(big_modeling.init_empty_weights, Class, given)
   model._float_keys = floats
   local tied = encoding and ties.find_tied_parameters(model)
   if encoding then encoding:replace(model) end

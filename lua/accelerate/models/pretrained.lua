@@ -103,7 +103,7 @@ function PreTrainedModel:_init_parameter(module, name, p)
   if module.__name == "CentredRMSNorm" then return nn.init.zeros_(p) end
   nn.init.normal_(p, 0, self.config.initializer_range or 0.02)
   local padding = module.padding_idx
-  if padding then core.no_grad(function() p:select(1, padding + 1):zero_() end) end
+  if padding then nn.init.zeros_(p:select(1, padding + 1)) end
 end
 
 local function check_input(where, ids)

@@ -4,10 +4,11 @@
 --- on all ranks. Arguments go by position, in PyTorch's order, or by name.
 
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
 
 local fail = options.fail
-local COMMON = core._common_generator() -- the same numbers on all ranks, also in an unseeded run
 
 ---@class accelerate.nn.init
 local init = {}
@@ -29,53 +30,27 @@ local function drawn(where, t)
   if not check(where, t):is_complex() then floating(where, t) end
 end
 
-local skipped = false
-
--- Runs fn without recording, so that leaves that require gradients may be written. Tensors of the
--- device meta have no elements, and stay so.
-local function write(t, fn)
-  if not skipped and t.device ~= "meta" then core.no_grad(fn) end
+-- Makes an edit without recording it for gradients, so that leaves that require gradients may be
+-- written. Of parameters that are to be cut over ranks, and of those on the device "meta", it is
+-- noted (accelerate.deferred).
+local function write(t, edit, a, generator)
+  if not deferred.is_skipped() then deferred.edit(t, edit, a, generator, parameter.is(t)) end
   return t
 end
 
 -- Returns whether tensors are left as they are.
-function init._is_skipped() return skipped end
-
+init._is_skipped = deferred.is_skipped
 -- Returns fn(...), in which nothing here writes: the values come from a file afterwards.
-local function restored(former, ok, ...)
-  skipped = former
-  if not ok then error((...), 0) end
-  return ...
-end
-
-function init._skip(fn, ...)
-  local former = skipped
-  skipped = true
-  return restored(former, pcall(fn, ...))
-end
+init._skip = deferred.skip
 
 local DRAW = { generator = { "Generator", optional = true } }
 local UNIFORM = { a = { "number", default = 0 }, b = { "number", default = 1 }, generator = DRAW.generator }
 local NORMAL = { mean = { "number", default = 0 }, std = { "number", default = 1 },
   generator = DRAW.generator }
 
-local function uniform(t, low, high, generator)
-  return write(t, function()
-    local parts = t:is_complex() and t:view_as_real() or t -- each part by itself
-    local u = core.rand(parts.shape, { dtype = parts.dtype, device = t.device, generator = generator
-      or COMMON })
-    u:mul_(high - low)
-    parts:copy_(u:add_(low))
-  end)
-end
+local function uniform(t, low, high, generator) return write(t, "uniform", { low, high }, generator) end
 
-local function normal(t, mean, std, generator)
-  return write(t, function()
-    local z = core.randn(t.shape, { dtype = t.dtype, device = t.device, generator = generator or COMMON })
-    z:mul_(std)
-    t:copy_(z:add_(mean))
-  end)
-end
+local function normal(t, mean, std, generator) return write(t, "normal", { mean, std }, generator) end
 
 --- Uniform in [a, b); each part of complex numbers is.
 ---@param tensor accelerate.Tensor
@@ -106,19 +81,19 @@ end
 function init.constant_(tensor, ...)
   check("constant_", tensor)
   local value = options.read("constant_", { "val" }, { val = { "number" } }, ...).val
-  return write(tensor, function() tensor:fill_(value) end)
+  return write(tensor, "constant", { value })
 end
 
 ---@return accelerate.Tensor tensor
 function init.zeros_(tensor)
   check("zeros_", tensor)
-  return write(tensor, function() tensor:zero_() end)
+  return write(tensor, "constant", { 0 })
 end
 
 ---@return accelerate.Tensor tensor
 function init.ones_(tensor)
   check("ones_", tensor)
-  return write(tensor, function() tensor:fill_(1) end)
+  return write(tensor, "constant", { 1 })
 end
 
 --- Ones on the main diagonal of a matrix, zeros elsewhere.
@@ -126,10 +101,7 @@ end
 function init.eye_(tensor)
   check("eye_", tensor)
   if tensor:dim() ~= 2 then fail("eye_: expected 2 dims, got %d", tensor:dim()) end
-  return write(tensor, function()
-    tensor:zero_()
-    tensor:diagonal():fill_(1)
-  end)
+  return write(tensor, "eye", {})
 end
 
 -- fits: raises for a value that is no tensor to draw, or no tensor
@@ -259,26 +231,6 @@ end
 
 -- ---- truncated normal
 
--- erf^-1 by Giles' polynomials (4e-7 relative), then one step of Newton's method on erf itself.
-local CENTRE = { 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-  -0.00125372503, -0.00417768164, 0.246640727, 1.50140941 }
-local TAIL = { -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-  0.00943887047, 1.00167406, 2.83297682 }
-
-local function erfinv(x)
-  local square = x:square():neg_()
-  local w = square:log1p():neg_()
-  local far = w:ge(5)
-  local function polynomial(coefficients, v)
-    local p = v:mul(coefficients[1]):add_(coefficients[2])
-    for i = 3, #coefficients do p:mul_(v):add_(coefficients[i]) end
-    return p
-  end
-  local y = core.where(far, polynomial(TAIL, w:clamp(5):sqrt():sub_(3)), polynomial(CENTRE, w - 2.5)):mul_(x)
-  local slope = y:square():neg_():exp_():mul_(2 / math.sqrt(math.pi))
-  return y:sub_(y:erf():sub_(x):div_(slope))
-end
-
 -- 1/2 erfc(-x / sqrt 2), by a continued fraction far out and the series near 0: what decides
 -- between limits need not be fast.
 local function normal_cdf(x)
@@ -316,29 +268,10 @@ function init.trunc_normal_(tensor, ...)
   if std <= 0 then fail("trunc_normal_: std must be above 0, got %g", std) end
   if o.a >= o.b then fail("trunc_normal_: a must be below b, got %g and %g", o.a, o.b) end
   local low, high = normal_cdf((o.a - mean) / std), normal_cdf((o.b - mean) / std)
-  return write(tensor, function()
-    local u = core.rand(tensor.shape, { dtype = "float64", device = tensor.device, generator = o.generator
-      or COMMON })
-    u:mul_(2 * (high - low)):add_(2 * low - 1)
-    tensor:copy_(erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(o.a, o.b))
-  end)
+  return write(tensor, "trunc_normal", { low, high, mean, std, o.a, o.b }, o.generator)
 end
 
 -- ---- structured
-
--- Rows of `m` (r, n), r <= n, made orthonormal one after the other, twice each: as a QR
--- decomposition with a positive diagonal does.
-local function orthonormal(m)
-  for i = 1, m:size(1) do
-    local row = m[i]
-    for _ = 1, i > 1 and 2 or 0 do
-      local before = m:narrow(1, 1, i - 1)
-      row:sub_(before:t():matmul(before:matmul(row)))
-    end
-    row:div_(row:square():sum():sqrt():item())
-  end
-  return m
-end
 
 --- A (semi-)orthogonal matrix times gain; dims after the first count as one.
 ---@param tensor accelerate.Tensor at least 2 dims
@@ -352,15 +285,7 @@ function init.orthogonal_(tensor, ...)
       table.concat(tensor.shape, ", "))
   end
   if tensor:numel() == 0 then return tensor end
-  return write(tensor, function()
-    local rows = tensor:size(1)
-    local columns = tensor:numel() / rows
-    local flat = core.randn(rows, columns,
-      { dtype = "float64", device = tensor.device, generator = o.generator
-      or COMMON })
-    local q = rows <= columns and orthonormal(flat) or orthonormal(flat:t():contiguous()):t()
-    tensor:copy_(q:mul(o.gain):reshape(tensor.shape))
-  end)
+  return write(tensor, "orthogonal", { o.gain }, o.generator)
 end
 
 local SPARSE = { sparsity = { "number", min = 0, max = 1 }, std = { "number", default = 0.01, min = 0 },
@@ -377,15 +302,7 @@ function init.sparse_(tensor, ...)
   if tensor:dim() ~= 2 then
     fail("sparse_: expected 2 dims, got a tensor of shape [%s]", table.concat(tensor.shape, ", "))
   end
-  normal(tensor, 0, o.std, o.generator)
-  return write(tensor, function()
-    local rows, columns = tensor:size(1), tensor:size(2)
-    local zeros = math.ceil(o.sparsity * rows)
-    for c = 1, zeros > 0 and columns or 0 do
-      local at = core.randperm(rows, { generator = o.generator or COMMON }):totable()
-      for i = 1, zeros do tensor[at[i] + 1][c] = 0 end
-    end
-  end)
+  return write(tensor, "sparse", { math.ceil(o.sparsity * tensor:size(1)), o.std }, o.generator)
 end
 
 --- The Dirac delta function for the weight of a convolution (out, in / groups, ...): it passes its
@@ -404,17 +321,7 @@ function init.dirac_(tensor, ...)
   if shape[1] % groups ~= 0 then
     fail("dirac_: %d output channels cannot be cut into %d groups", shape[1], groups)
   end
-  local per = shape[1] / groups
-  return write(tensor, function()
-    tensor:zero_()
-    for g = 0, groups - 1 do
-      for d = 1, math.min(per, shape[2]) do
-        local at = { g * per + d, d }
-        for k = 3, #shape do at[k] = math.floor(shape[k] / 2) + 1 end
-        tensor[at] = 1
-      end
-    end
-  end)
+  return write(tensor, "dirac", { groups })
 end
 
 local orders = {}

@@ -1,6 +1,7 @@
 --- Parameters: tensors that modules register when they are assigned to them.
 
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 
@@ -43,7 +44,7 @@ local place
 -- Returns a new tensor as it is to be under init_on_device.
 local function placed(t)
   if place.device ~= "meta" then return t:to(place.device) end
-  return core.empty(t.shape, { dtype = t.dtype, device = "meta" })
+  return deferred.on_meta(t)
 end
 
 --- Returns a buffer as it is to be under init_on_device.
@@ -186,7 +187,9 @@ function parameter.convert(t, dtype, device)
   local target = { dtype = dtype or t.dtype, device = device or t.device }
   if target.dtype == t.dtype and target.device == t.device then return end
   local grad = t.grad
-  local data = t:detach():to(target)  -- before anything is changed: it may fail
+  -- before anything is changed: it may fail.  Values that are not there are converted when they are
+  -- made
+  local data = deferred.of(t) and deferred.converted(t, dtype, device) or t:detach():to(target)
   local new_grad = grad and grad:detach():to(target)
   if grad then t.grad = nil end
   if marked[t] then core.set_grad_slot(t, nil, 0) end  -- a slot of a flat buffer has the former type

@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local deferred = require "accelerate.deferred"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local prefixes = require "accelerate.utils.prefixes"
@@ -189,6 +190,16 @@ local function adopt(t, value)
   t.data = value:detach()
 end
 
+-- Copies a value into a module's tensor t, which state dicts have as `shown`. One without memory,
+-- as those of models that are to be cut over ranks, takes the place where a file has it.
+local function copy_value(name, t, shown, value)
+  if deferred.takes(t, value, not rawequal(t, shown)) then return end
+  if t.device == "meta" then
+    fail("load_state_dict: '%s' is on the device \"meta\", which holds no values; pass assign = true", name)
+  end
+  if rawequal(t, shown) then t:copy_(value) else t:copy_(value:t()) end -- t itself: it may be cut over ranks
+end
+
 -- Whether a table has all names.
 local function holds(dict, names, prefix)
   for _, name in ipairs(names) do
@@ -266,7 +277,7 @@ function Module:load_state_dict(state_dict, ...)
     for _, name in ipairs(names) do
       if dict[name] ~= nil then
         local t, value = parameters[name], dict[name]
-        if not o.assign then mine[name]:copy_(value)
+        if not o.assign then copy_value(name, t, mine[name], value)
         else adopt(t, rawequal(t, mine[name]) and value or value:t():contiguous()) end
       end
     end

@@ -31,6 +31,8 @@ local M = {}
 ---@field summoned integer? open scopes of summon_full_params
 ---@field away boolean? whether some of its buffers rest in files
 ---@field whole boolean? of a sharded model: its parameters are left as they are, and not managed
+---@field former accelerate.Tensor[]? of a layout without values, until its pieces are written: what
+---  its parameters were before
 ---@field cutter accelerate.Replica? the replica that cut it into buckets
 ---@field full function? the core calls it when a bucket is full
 
@@ -70,20 +72,23 @@ local function give_work(flat, dtype)
 end
 
 ---@param params accelerate.Tensor[]
----@param units { parts: integer, made: fun(flat: accelerate.Flat)? }? of a model under a plan;
----  parts: equal ones that it can be cut into; made: decides where buffers rest
+---@param units { parts: integer, bare: fun(p: accelerate.Tensor): boolean, made: fun(flat:
+---  accelerate.Flat)? }? of a model under a plan; parts: equal ones that it can be cut into; bare:
+---  its values are cut at once: it never has the whole of them, and gets gradients when it is cut;
+---  made: decides where buffers rest
 ---@return accelerate.Flat
 local function new(params, units)
-  local parts = units and units.parts or 1
-  local first = params[1]
-  local layout, number, offsets, size = core.flat(params, parts)
+  local parts, bare = units and units.parts or 1, units and units.bare(params[1]) or false
+  local first, former = params[1], bare and {} or nil
+  for i = 1, bare and #params or 0 do former[i] = params[i]:detach() end
+  local layout, number, offsets, size = core.flat(params, parts, bare)
   local flat = { layout = layout, number = number, offsets = offsets, size = size, params = params,
-    dtype = first.dtype, device = first.device,
+    dtype = first.dtype, device = first.device, former = former,
     values = layout:values(), fused = fused[first] or false }
   by_number[number] = flat
   flat.trainable = first.requires_grad and not flat.fused
   if units and units.made then units.made(flat) end
-  if flat.trainable then M.give_grads(flat) end
+  if flat.trainable and not bare then M.give_grads(flat) end
   local lower = state.lower_type()
   if lower and flat.dtype == "float32" and parts == 1 and not flat.away then give_work(flat, lower) end
   M.count = M.count + 1
@@ -116,8 +121,8 @@ end
 ---@param flats accelerate.Flat[] gets the new flats appended, and other models' flats that hold
 ---  some of the parameters
 ---@param params accelerate.Tensor[]
----@param units? { key: fun(p: accelerate.Tensor): string, parts: integer, made: fun(flat:
----  accelerate.Flat)? } of a model under a plan
+---@param units? { key: fun(p: accelerate.Tensor): string, parts: integer, bare: fun(p:
+---  accelerate.Tensor): boolean, made: fun(flat: accelerate.Flat)? } of a model under a plan
 ---@return accelerate.Flat[] made
 function M.lay_out(flats, params, units)
   local made = {}

@@ -119,7 +119,9 @@ end
 
 --- Gives every rank rank 0's parameters and buffers.
 local function share_values(model, made)
-  for _, flat in ipairs(made) do core.dist.broadcast(flat.values, 0) end
+  for _, flat in ipairs(made) do
+    if not flat.former then core.dist.broadcast(flat.values, 0) end
+  end
   for _, p in ipairs(model:parameters()) do
     if not core.flat_of(p) then core.dist.broadcast(p.data, 0) end
   end

@@ -2,9 +2,9 @@
 ---
 --- A replica (accelerate.parallel.replica) whose `plan` cuts something follows its backward passes
 --- as any other does. It differs in
----   layouts      one for each unit (division.lua), cut over the ranks of `shards.group` after all
----                ranks
----                have rank 0's values
+---   layouts      one for each unit (division.lua), cut over the ranks of `shards.group`; where
+---                values
+---                are cut, no rank has them whole (values.lua)
 ---   reductions   of gradients that are cut: each unit's are delivered to the ranks' parts as soon
 ---                as
 ---                the unit has all of a pass, in the order of the layouts; also inside no_sync
@@ -21,6 +21,7 @@ local places = require "accelerate.parallel.sharded.places"
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
 local division = require "accelerate.parallel.sharded.division"
+local values = require "accelerate.parallel.sharded.values"
 
 local fail = options.fail
 
@@ -112,12 +113,12 @@ local function rest_whole(replica, flat, names)
   places.rest(replica.plan, flat, false)
 end
 
---- Cuts layouts that were made, and whose values are rank 0's on all ranks.
+--- Cuts layouts that were made. All ranks have rank 0's values afterwards.
 ---@param replica accelerate.Replica
 ---@param model accelerate.nn.Module
 ---@param made accelerate.Flat[]
 function M.cut(replica, model, made)
-  local plan, names = replica.plan, names_of(model)
+  local plan, names, bare = replica.plan, names_of(model), {}
   for _, flat in ipairs(cuts(plan) and made or {}) do
     local unit = unit_of(replica, flat)
     flat.whole = replica.ignored[flat.params[1]] or false
@@ -128,12 +129,18 @@ function M.cut(replica, model, made)
         and replica.shards.copies._handle,
         plan.values == "cut", plan.gradients == "cut", gathered_type(plan, flat))
       flat.cut, flat.cut_values = true, plan.values == "cut"
+      if flat.former then
+        bare[#bare + 1] = flat
+        if flat.trainable then flat_buffers.give_grads(flat) end
+      end
       flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
       replica.shared = replica.shared or flat.shared
       flat.delivers = plan.gradients == "cut" and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end
+  values.fill(bare)
+  pieces.meet(replica)
   if is_cut(plan, "values") and not replica.shared and not replica.installed then
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
@@ -149,7 +156,7 @@ function M.units_of(replica, model)
     parts = replica.shards.group.size, key = function(p)
     if replica.ignored[p] then return " ignored" end
     return " " .. (replica.unit_of[p] or replica.units[1]).name
-  end }
+  end, bare = function(p) return is_cut(replica.plan, "values") and not replica.ignored[p] end }
 end
 
 -- ---- gradients ----------------------------------------------------------------------------------
