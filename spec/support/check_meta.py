@@ -72,5 +72,6 @@ for kind, list_ in sorted(kinds.items()):
         print("%s: %s" % (kind, text))
 failed += len(kinds)
 print("%d failed" % failed)
-server.process.kill()
+server.end()
+shutil.rmtree(work)
 sys.exit(failed > 0)

@@ -37,7 +37,7 @@ def complaints(command, folder, texts):
             found.add((name, 0, "no answer", ""))
         found |= {(name, d["range"]["start"]["line"] + 1, d.get("code"), d["message"])
                   for d in answer or [] if d.get("code") not in STYLE}
-    server.process.kill()
+    server.end()
     shutil.rmtree(work)
     return found
 

@@ -25,6 +25,10 @@ class Server:
                                                  "textDocument": {"completion": {}, "hover": {}}}})
         self.send({"method": "initialized", "params": {}})
 
+    def end(self):
+        self.process.kill()
+        self.process.wait()  # it writes into its folder until then
+
     def send(self, message):
         text = json.dumps({"jsonrpc": "2.0", **message}).encode()
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
