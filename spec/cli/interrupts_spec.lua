@@ -57,6 +57,36 @@ describe("Ctrl-C", function()
   file_is_left("x.npy", npy_head(), "data.read_npy")
   file_is_left("digest", "", "require 'accelerate.utils.fs'.digest", 3e10)
 
+  -- The writing is met as soon as its first bytes are there: 400 MB take longer than that even in
+  -- memory.
+  local function file_is_written(name, chunk)
+    at_terminal("ends the writing of a large file and leaves none: " .. name, function()
+      if core.memory_stats().limit_bytes < 1e9 then return pending "needs 1 GB of memory" end
+      host.in_folder(function(folder)
+        local s = Session.open {}
+        s:ask("x = tensor.ones(1e8) a = accelerate.Accelerator() m = nn.Linear(1e4, 1e4, { dtype = 'float32' }) " ..
+          "a:prepare(m) 1 + 1", "^2\n")
+        s:send(chunk:format(folder) .. "\r")
+        processes.wait_until(10, function()
+          local pipe = io.popen(("find '%s' -type f -size +1k | head -1"):format(folder))
+          local found = pipe:read "*a" ~= ""
+          pipe:close()
+          return found
+        end)
+        local began = core._monotonic()
+        s:send "\3"
+        s:expect "interrupted\n"
+        assert.is_true(core._monotonic() - began < 0.3 * host.stretch())
+        s:ask("2 + 2", "^4\n")
+        assert.same({}, require("accelerate.utils.fs").list(folder))
+        s:stop()
+      end)
+    end)
+  end
+  file_is_written("save", "accelerate.utils.save({ x }, '%s/x.pt')")
+  file_is_written("save_safetensors", "accelerate.utils.save({ x = x }, '%s/x.safetensors')")
+  file_is_written("save_state", "a:save_state('%s/state')")
+
   at_terminal("ends a template", function()
     stops("x = require 'accelerate.tokenizers.chat'.render('{% set x = range(99999)|list %}" ..
       "{% for i in range(99999) %}{% set y = x|tojson %}{% endfor %}', {})")

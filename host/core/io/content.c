@@ -286,6 +286,7 @@ uint32_t ax_content_crc32c(const ax_content *c)
 static ax_status write_whole(ax_content *c)
 {
   const ax_status st = ax_replace_begin(c->fn, c->path, &c->to);
+  c->to.heeds = true;
   return ax_replace_end(&c->to, st == AX_OK ? ax_content_put(c) : st);
 }
 

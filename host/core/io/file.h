@@ -68,6 +68,7 @@ typedef struct ax_replacement {
   int fd;
   bool direct;            /* no temporary file */
   bool unsynced;          /* set after ax_replace_begin: a power cut may lose it */
+  bool heeds;             /* likewise: an interrupt ends the writing and the sync; EABORTED */
   int64_t written, begun; /* bytes so far; those that the disk has begun to write */
 } ax_replacement;
 /* fn NULL: messages are "cannot write PATH: why". */

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE /* O_CLOEXEC, sync_file_range */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +16,7 @@
 #include "io.h"
 
 enum { BEHIND = 1 << 25 }; /* bytes after which the disk begins to write what the file has so far */
+enum { AWAITED = 1 << 22 }; /* bytes that the disk writes between two looks at the interrupt */
 
 static ax_status failed(const ax_replacement *r, const char *what)
 {
@@ -78,6 +82,7 @@ static void start_disk(ax_replacement *r)
 ax_status ax_replace_write(ax_replacement *r, const void *from, int64_t bytes)
 {
   int64_t done = 0;
+  if (r->heeds && ax_file_interrupted()) return ax_file_go_on();
   while (done < bytes) {
     const int64_t rest = bytes - done;
     ax_busy_begin("a write to", r->path);
@@ -125,15 +130,29 @@ static ax_status sync_folder_of(char *path)
   return ax_folder_sync(slash ? path : ".");
 }
 
+/* Waits for the file's bytes piece by piece: fsync, which cannot be interrupted, has little left to
+ * wait for then.  An error that is reported here is not reported there again. */
+static ax_status await_disk(ax_replacement *r)
+{
+  start_disk(r);
+  for (int64_t at = 0; at < r->written; at += AWAITED) {
+    if (ax_file_interrupted()) return ax_file_go_on();
+    if (sync_file_range(r->fd, at, AWAITED, SYNC_FILE_RANGE_WAIT_BEFORE) == 0) continue;
+    return errno == EINVAL || errno == ENOSYS || errno == ESPIPE ? AX_OK : failed(r, "sync");
+  }
+  return AX_OK;
+}
+
 ax_status ax_replace_sync(ax_replacement *r)
 {
   const int fd = r->fd;
-  int status = 0;
+  ax_status st = AX_OK;
 
   ax_busy_begin("the sync of", r->path);
-  if (!r->unsynced) status = fsync(fd);
+  if (r->heeds && !r->unsynced) st = await_disk(r);
+  if (st == AX_OK && !r->unsynced && fsync(fd) != 0) st = failed(r, "sync");
   ax_busy_end();
-  if (status != 0) return failed(r, "sync");
+  if (st != AX_OK) return st;
   r->fd = -1;
   if (close(fd) != 0) return failed(r, "write"); /* some network file systems report a full disk only here */
   return AX_OK;
@@ -148,15 +167,36 @@ static ax_status put_in_place(ax_replacement *r)
   return AX_OK;
 }
 
+static void *close_it(void *fd)
+{
+  close((int)(intptr_t)fd);
+  return NULL;
+}
+
+/* Closes a file whose name is gone.  The kernel then takes its bytes back, and waits for those that
+ * the disk is writing: a thread waits in our place. */
+static void close_apart(int fd)
+{
+  sigset_t all, former;
+  pthread_t thread;
+
+  sigfillset(&all); /* the thread that runs Lua handles signals */
+  pthread_sigmask(SIG_SETMASK, &all, &former);
+  if (pthread_create(&thread, NULL, close_it, (void *)(intptr_t)fd) == 0) pthread_detach(thread);
+  else close(fd);
+  pthread_sigmask(SIG_SETMASK, &former, NULL);
+}
+
 ax_status ax_replace_end(ax_replacement *r, ax_status st)
 {
   if (r->direct && r->fd >= 0 && close(r->fd) != 0 && st == AX_OK) st = failed(r, "write");
   if (r->direct) r->fd = -1;
   if (!r->temporary) return st;
   if (st == AX_OK) st = put_in_place(r);
-  if (r->fd >= 0) close(r->fd);
   if (st != AX_OK) unlink(r->temporary);
-  else if (!r->unsynced) st = sync_folder_of(r->temporary);
+  if (r->fd >= 0 && st == AX_EABORTED) close_apart(r->fd);
+  else if (r->fd >= 0) close(r->fd);
+  if (st == AX_OK && !r->unsynced) st = sync_folder_of(r->temporary);
   forget_names(r);
   r->fd = -1;
   return st;

@@ -128,6 +128,7 @@ static ax_status write_files(ax_save *s)
   for (int i = 0; i < s->n && st == AX_OK; i++) {
     ax_content *c = s->files[i];
     AX_TRY(ax_replace_create(c->fn, c->path, &c->to));
+    c->to.heeds = s != under_way; /* the thread's save is not what Ctrl-C ends */
     AX_TRY(ax_content_put(c));
     if (i - synced == OPEN) AX_TRY(ax_replace_sync(&s->files[synced++]->to));
   }
