@@ -6,7 +6,8 @@
 --
 -- --model_dir is a folder of a causal language model in Hugging Face's layout; the prompt is then
 -- three token ids. Without a model, one with new weights is written to a temporary folder. The
--- example prints where the parts went and what a token costs; without --model_dir its last line is
+-- example prints where the parts went, the plan, and what a token costs; without --model_dir its
+-- last line is
 -- `the tokens are those of the whole model`. Options, with their defaults:
 --   --model_dir FOLDER  --max_memory SIZE (of the CPU; default 60 % of the weights)
 --   --max_new_tokens 16
@@ -46,6 +47,7 @@ state:print(("%.1f MB of weights, at most %s bytes of them in memory"):format(by
 for name, place in ordered.pairs(model.hf_device_map) do
   state:print(("  %-30s %s"):format(name == "" and "(all)" or name, tostring(place)))
 end
+state:print(tostring(utils.plan_device_map(model)))
 
 local prompt = tensor({ { 5, 17, 42 } }):long()
 local how = { max_new_tokens = options.max_new_tokens, do_sample = false, eos_token_id = -1 }

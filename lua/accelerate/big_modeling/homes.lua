@@ -35,9 +35,13 @@ function M.block_classes(model)
   return names
 end
 
--- The bytes of the largest block.
-local function block_bytes(model)
-  local all = sizes.compute_module_sizes(model)
+--- Returns the bytes of the largest block.
+---@param model accelerate.nn.Module
+---@param o? { dtype: string?, special_dtypes: table<string, string>? }
+---@return number
+function M.block_bytes(model, o)
+  local all = sizes.compute_module_sizes(model, { dtype = o and o.dtype,
+    special_dtypes = o and o.special_dtypes })
   return (sizes.largest(sizes.direct(model), all, sizes.class_set("dispatch_model", M.block_classes(model))))
 end
 
@@ -51,7 +55,7 @@ function M.schedule(model, device)
   local of = schedules[model] or {}
   schedules[model] = of
   if not of[device] then
-    local block = block_bytes(model)
+    local block = M.block_bytes(model)
     local total = sizes.compute_module_sizes(model)[""] or 0
     local short = device ~= "cpu" or total > 0.8 * (limits.get_max_memory().cpu or 0)
     of[device] = core._offload_new(device, short and block or nil, 2 * block)
@@ -62,7 +66,7 @@ end
 --- Makes the schedules of a model keep one block, as where memory is short.
 ---@param model accelerate.nn.Module
 function M.tighten(model)
-  local block = block_bytes(model)
+  local block = M.block_bytes(model)
   for _, schedule in next, schedules[model] or {} do schedule:limit(block, 2 * block) end
 end
 
@@ -93,6 +97,19 @@ local in_files = setmetatable({}, { __mode = "k" })
 ---@param t accelerate.Tensor
 ---@return boolean
 function M.is_in_file(t) return in_files[t] ~= nil end
+
+--- Returns a file that weights of a model rest in, or nil.
+---@param model accelerate.nn.Module
+---@return string? path
+function M.file_of(model)
+  for _, t in tensors.named_module_tensors(model, { recurse = true }) do
+    local home = in_files[t]
+    if home then
+      return home.source and home.source.path or home.info.safetensors_file
+        or fs.join(home.folder, home.name .. ".dat")
+    end
+  end
+end
 
 --- Has a tensor whose home is a file come to another device from now on.
 ---@param model accelerate.nn.Module

@@ -114,6 +114,7 @@ add("accelerate.config.deepspeed.hf_config", "HfDeepSpeedConfig")
 add("accelerate.config.deepspeed.dummies", "DummyOptim DummyScheduler")
 add("accelerate.big_modeling.dispatch", [[cpu_offload cpu_offload_with_hook disk_offload dispatch_model
   load_checkpoint_and_dispatch]])
+add("accelerate.big_modeling.plan", "plan_device_map")
 add("accelerate.data.grid", "make_grid")
 add("accelerate.quantisation", "BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers")
 add("accelerate.files", "save load safe_open load_safetensors")
