@@ -244,6 +244,27 @@ describe("sharded training", function()
     assert.matches("kept", out)
   end)
 
+  it("gathers the units that find no memory for all ranks", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local ffi = require "ffi"
+      ffi.cdef "typedef struct { unsigned long soft, hard; } limits; int setrlimit(int, const limits *);"
+      local Uneven = nn.class "Uneven"
+      function Uneven:init()
+        self.h = nn.ModuleList { nn.Linear(16, 4), nn.Linear(4, 100), nn.Linear(100, 100) }
+      end
+      function Uneven:forward(x) for _, layer in ipairs(self.h) do x = layer(x) end return x end
+      function models.uneven()
+        return Uneven(), core.randn(BATCH, 16), function(m, x) return m(x):square():mean() end
+      end
+      local function trained() return table.concat((train("uneven", "ZeRO-3", { steps = 2 })), " ") end
+      local there = trained()
+      assert(ffi.C.setrlimit(1, ffi.new("limits", 20000, 1e9)) == 0)  -- bytes of a file
+      assert(trained() == there)
+      if rank == 0 then print "gathered" end
+    ]], CPU)
+    assert.matches("gathered", out)
+  end)
+
   it("refuses optimizers that need whole matrices, by name", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local ok, err = pcall(train, "gpt", "ZeRO-3", { optimizer = "Adafactor", options = {} })

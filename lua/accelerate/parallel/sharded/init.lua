@@ -135,13 +135,14 @@ function M.cut(replica, model, made)
       end
       flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
       replica.shared = replica.shared or flat.shared
+      replica.gathers = replica.gathers or flat.cut_values and not flat.shared
       flat.delivers = plan.gradients == "cut" and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end
   values.fill(bare)
   pieces.meet(replica)
-  if is_cut(plan, "values") and not replica.shared and not replica.installed then
+  if replica.gathers and not replica.installed then
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
   end
