@@ -252,3 +252,133 @@ describe("a disk that fails under offload", function()
     end
   end)
 end)
+
+describe("checkpoints of what rests in files", function()
+  -- Trains with a DeepSpeed configuration; arguments: full, half (which saves), async, resume.
+  local CONFIGURED = [[
+    local data = require "accelerate.data"
+    local mode, folder = arg[1], arg[2]
+    local nvme = { device = "nvme", nvme_path = folder .. "/off" }
+    local accelerator = accelerate.Accelerator { cpu = true, deepspeed_plugin = accelerate.DeepSpeedPlugin {
+      hf_ds_config = { train_micro_batch_size_per_gpu = "auto", gradient_accumulation_steps = 2,
+        gradient_clipping = 0.5,
+        zero_optimization = { stage = 3, offload_optimizer = nvme, offload_param = nvme } } } }
+    core.manual_seed(3)
+    local nn, optim = accelerate.nn, accelerate.optim
+    local model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 100))
+    local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
+    local rows = {}
+    for i = 1, 24 do rows[i] = core.randn(100) end
+    local loader = data.DataLoader(rows, { batch_size = 2 })
+    model, optimizer, loader = accelerator:prepare(model, optimizer, loader)
+    local first = 1
+    if mode == "resume" then
+      accelerator:load_state(folder .. "/saved")
+      first = 3
+    end
+    local function epoch()
+      for x in loader:iter() do
+        accelerator:accumulate(model, function()
+          accelerator:backward((model(x) - x):square():mean())
+          optimizer:step()
+          optimizer:zero_grad()
+        end)
+      end
+    end
+    for number = first, 4 do
+      if number == 3 and (mode == "half" or mode == "async") then
+        accelerator:save_state(folder .. "/saved", { async = mode == "async" })
+      end
+      if number == 3 and mode == "killed" then
+        accelerator:save_state(folder .. "/saved")
+        epoch()
+        if rank == 0 then io.stdout:write "killed" io.stdout:flush() end
+        require("ffi").cdef "int kill(int, int); int getpid(void);"
+        require("ffi").C.kill(require("ffi").C.getpid(), 9)
+      end
+      epoch()
+    end
+    local all = accelerator:get_state_dict(model)
+    if accelerator.is_main_process then
+      for name, value in require("accelerate.utils.ordered").pairs(all) do
+        print(name, ("%.17g"):format(value:double():square():sum():item()))
+      end
+    end
+  ]]
+
+  local function run(n, folder, mode)
+    return ranks.ok(n, CONFIGURED, { launch = { "--cpu" }, arguments = { mode, folder } })
+  end
+
+  it("go on with the bits of a run that was not interrupted, also those written beside it", function()
+    for n = 1, 2 do
+      for _, how in ipairs { "half", "async" } do
+        host.in_folder(function(folder)
+          local full = run(n, folder, "full")
+          assert.are.equal(full, run(n, folder, how))
+          assert.are.equal(full, run(n, folder, "resume"))
+        end)
+      end
+    end
+  end)
+
+  it("go on after a run was killed, of which nothing is left in the folder of files", function()
+    host.in_folder(function(folder)
+      local full = run(2, folder, "full")
+      local status, out = ranks.run(2, CONFIGURED, { launch = { "--cpu" }, arguments = { "killed", folder } })
+      assert.are_not.equal(0, status)
+      assert.matches("killed", out)
+      assert.are.same({}, fs.list(folder .. "/off"))
+      assert.are.equal(full, run(2, folder, "resume"))
+    end)
+  end)
+end)
+
+describe("the front doors of offload", function()
+  local function explained(settings, launch)
+    return ranks.ok(1, [[
+      local accelerator = accelerate.Accelerator { ]] .. settings .. [[ }
+      local model = accelerate.nn.Linear(100, 100)
+      accelerator:explain_sharding(model)
+    ]], { launch = launch or { "--cpu" } })
+  end
+
+  it("show where buffers rest, and how much of them", function()
+    local out = explained [[deepspeed_plugin = accelerate.DeepSpeedPlugin { zero_stage = 3,
+      offload_optimizer_device = "nvme", offload_optimizer_nvme_path = "/tmp" }]]
+    assert.matches("gradients: disk, states: disk", out)
+    assert.matches("states +80%.8 KB +80%.9 KB +whole, in files", out)
+    assert.matches("in files +121%.3 KB +in /tmp", out)
+    out = explained "fsdp_plugin = { cpu_offload = true, offload_folder = '/tmp' }"
+    assert.matches("values: disk, gradients: disk, states: disk +fsdp_plugin.cpu_offload", out)
+    out = explained("", { "--cpu", "--use_fsdp", "--fsdp_offload_params", "true", "--fsdp_offload_folder",
+      "/tmp" })
+    assert.matches("values: disk, gradients: disk, states: disk +%-%-fsdp_offload_params", out)
+  end)
+
+  it("say in one line that a CPU's memory is the host's", function()
+    for _, settings in ipairs { "fsdp_plugin = { cpu_offload = true }",
+      "deepspeed_plugin = accelerate.DeepSpeedPlugin { zero_stage = 2, offload_optimizer_device = 'cpu' }" } do
+      local out, err = explained(settings)
+      assert.matches("offload +none: a CPU's memory is the host's", out)
+      assert.matches("has no effect: a CPU's memory is the host's", err)
+    end
+  end)
+
+  it("refuse a folder that nothing goes to, and one that cannot be made", function()
+    local status, _, err = ranks.run(1,
+      "accelerate.Accelerator { fsdp_plugin = { offload_folder = '/tmp' } }")
+    assert.are.equal(1, status)
+    assert.matches("offload_folder needs cpu_offload = true", err)
+    host.in_folder(function(folder)
+      assert(io.open(folder .. "/file", "w")):close()
+      status, _, err = ranks.run(1, ([[
+        local accelerator = accelerate.Accelerator { cpu = true, fsdp_plugin = { cpu_offload = true,
+          offload_folder = %q } }
+        accelerator:prepare(accelerate.nn.Linear(2, 2))
+      ]]):format(folder .. "/file/off"))
+      assert.are.equal(1, status)
+      assert.matches("FULL_SHARD: offload: cannot make the directory .*/file/off: Not a directory", err)
+    end)
+  end)
+end)

@@ -35,6 +35,8 @@ local FIELDS = {
   mixed_precision_policy = { "string|table", optional = true },
   auto_wrap_policy = { "string|function", optional = true },
   cpu_offload = { "boolean|table", optional = true },
+  -- with cpu_offload: a folder, in whose files the memory of ranks on CPUs is extended
+  offload_folder = { "string", optional = true },
   ignored_modules = { "string|list", optional = true },
   state_dict_type = { "string|integer", optional = true },
   state_dict_config = { "table", optional = true },
@@ -466,6 +468,11 @@ M.FullyShardedDataParallelPlugin = dataclasses._record(NAME, {
     settle_strategy(self)
     settle_flag(self, "cpu_offload", false, "OFFLOAD_PARAMS")
     self:set_cpu_offload()
+    settle(self, "offload_folder", as_text)
+    if values.offload_folder and not values.cpu_offload then
+      fail("%s needs cpu_offload = true: it is the folder that values, gradients and states go to",
+        place(self, "offload_folder"))
+    end
     settle_prefetch(self)
     self:set_state_dict_type()
     settle_wrapping(self)

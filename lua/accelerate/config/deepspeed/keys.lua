@@ -78,7 +78,7 @@ zero_optimization.load_from_fp32_weights         boolean true   the weights at r
 zero_optimization.elastic_checkpoint             boolean -      a checkpoint loads on any number of ranks
 zero_optimization.legacy_stage1                  boolean false  there is one stage 1
 zero_optimization.compute_grad_norm              boolean -      the norm is computed where it is asked for
-zero_optimization.sub_group_size                 size auto -    an optimizer steps a rank's part at once
+zero_optimization.sub_group_size                 size auto -    a step chooses its stages itself
 zero_optimization.cpu_offload_use_pin_memory     boolean -      memory that a GPU reads is pinned
 zero_optimization.stage3_max_live_parameters     size auto -    two units are whole at a time
 zero_optimization.stage3_max_reuse_distance      size auto -    a unit is released after its use
@@ -114,7 +114,7 @@ aio.thread_count                      size -         the offload chooses how it 
 aio.intra_op_parallelism              size -         the offload chooses how it reads files
 aio.single_submit                     boolean -      the offload chooses how it reads files
 aio.overlap_events                    boolean -      the offload chooses how it reads files
-aio.use_gds                           boolean false  the offload chooses how it reads files
+aio.use_gds                           boolean false  files are read into host memory
 activation_checkpointing.partition_activations            boolean false  it is for deepspeed.checkpointing
 activation_checkpointing.cpu_checkpointing                boolean false  it is for deepspeed.checkpointing
 activation_checkpointing.contiguous_memory_optimization   boolean false  it is for deepspeed.checkpointing

@@ -89,11 +89,14 @@ end
 
 local ZERO = "zero_optimization."
 
--- The home of a block: nil, "cpu" or "disk"; and the folder of files.
-local function home(plugin, block, on_cpu)
+-- The home of a block: nil, "cpu" or "disk"; the folder of files; why nothing is offloaded.
+local function home(plugin, block, on)
   local device = plugin:get_value(ZERO .. block .. ".device", "none")
   if device == "none" then return nil end
-  if device == "cpu" then return not on_cpu and "cpu" or nil end -- a CPU's memory is the host's
+  if device == "cpu" then
+    local to, note = plans.home_of("cpu", on, ZERO .. block .. ".device = 'cpu'")
+    return to, nil, note
+  end
   local path = plugin:get_value(ZERO .. block .. ".nvme_path")
   if path == nil or path == "none" then
     fail("DeepSpeedPlugin: %s (%s): %s%s.device = 'nvme' needs a folder: %s%s.nvme_path",
@@ -103,7 +106,10 @@ local function home(plugin, block, on_cpu)
   return "disk", path
 end
 
-local function offload(plugin, stage, on_cpu)
+-- Where the gradients rest: with the states that they are stepped with, where they are cut.
+local function gradients_with(states, stage) return stage > 1 and states or nil end
+
+local function offload(plugin, stage, on)
   local found = {}
   for block, least in pairs { offload_optimizer = 1, offload_param = 3 } do
     local device = plugin:get_value(ZERO .. block .. ".device", "none")
@@ -112,7 +118,9 @@ local function offload(plugin, stage, on_cpu)
         ZERO,
         block, stage, least)
     else
-      found[block], found[block .. "_path"] = home(plugin, block, on_cpu)
+      local note
+      found[block], found[block .. "_path"], note = home(plugin, block, on)
+      found.note = note or found.note
     end
   end
   local states, values = found.offload_optimizer_path, found.offload_param_path
@@ -124,7 +132,7 @@ local function offload(plugin, stage, on_cpu)
       plugin:_origin(ZERO .. "offload_param.nvme_path"))
   end
   return { states = found.offload_optimizer, values = found.offload_param,
-    gradients = found.offload_optimizer and not on_cpu and "cpu" or nil, path = states or values }
+    gradients = gradients_with(found.offload_optimizer, stage), path = states or values, note = found.note }
 end
 
 local FROM = { name = "zero_optimization.stage", offload = "zero_optimization.offload_optimizer.device",
@@ -154,7 +162,7 @@ function M.from_deepspeed(plugin, context)
     replicate = stage == 0 and ranks or 1, shard = stage == 0 and 1 or ranks,
     units = function(model) return M.units(plugin, model) end,
     reduce_dtype = reduced(plugin, stage),
-    offload = offload(plugin, stage, context.device == "cpu"), origin = origin,
+    offload = offload(plugin, stage, context.device), origin = origin,
   }, ranks)
 end
 

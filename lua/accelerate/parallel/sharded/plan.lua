@@ -2,6 +2,7 @@
 --- many ranks they are cut, and which modules are acquired and reduced together. The plugins of
 --- Accelerate, its ParallelismConfig and DeepSpeed's JSON become plans; the engine reads nothing
 --- else.
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local units = require "accelerate.parallel.sharded.units"
 
@@ -31,8 +32,9 @@ local M = {}
 ---@field output_dtype string? what floating outputs of the model and its units are converted to
 ---@field casts_inputs "model"|"units"|nil whose floating arguments are converted to param_dtype:
 ---  the model's, or its units', too
----@field offload { values: "cpu"|"disk"|nil, states: "cpu"|"disk"|nil, gradients: "cpu"|nil, path:
----  string?, note: string? } note: why nothing is offloaded that was to be
+---@field offload { values: "cpu"|"disk"|nil, states: "cpu"|"disk"|nil, gradients: "cpu"|"disk"|nil,
+---  path: string?, note: string? } path: the folder of files; note: why nothing is offloaded that
+---  was to be
 ---@field whole_in_no_sync boolean whether gradients stay whole in no_sync, as Accelerate keeps
 ---  them; else each pass is reduced into the own part
 ---@field activation_checkpointing boolean whether units recompute their activations in backward
@@ -160,6 +162,19 @@ local function origins(plugin, context)
   return origin
 end
 
+--- Returns where buffers that are to be offloaded rest. A CPU's memory is the host's, so that all
+--- of a rank on a CPU is there from the start; a line says so.
+---@param to "cpu"|"disk"|nil
+---@param device string
+---@param name string the setting
+---@return "cpu"|"disk"|nil
+---@return string? note why nothing is offloaded
+function M.home_of(to, device, name)
+  if to ~= "cpu" or device ~= "cpu" then return to end
+  notice.main_once("%s has no effect: a CPU's memory is the host's", name)
+  return nil, "none: a CPU's memory is the host's"
+end
+
 --- Returns the plan of a FullyShardedDataParallelPlugin.
 ---@param plugin accelerate.FullyShardedDataParallelPlugin
 ---@param context { num_processes: integer, local_processes: integer, device: string, parallelism:
@@ -171,16 +186,14 @@ function M.from_fsdp(plugin, context)
   local replicate, shard = sizes(strategy, context)
   local policy = policy_of(plugin, strategy)
   local function ignored(model) return units.parameters_of(model, plugin.ignored_modules) end
-  -- a CPU's memory is the host's, so that all is offloaded there from the start
-  local on_host = context.device == "cpu"
-  local away = plugin.cpu_offload and not on_host and "cpu" or nil
+  local away, note = M.home_of(plugin.cpu_offload and (plugin.offload_folder and "disk" or "cpu") or nil,
+    context.device, "cpu_offload")
   return M.new(strategy, {
     replicate = replicate, shard = shard, reshard_after_forward = reshard ~= false,
     units = chooser(plugin, ignored), ignored = ignored,
     param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype, output_dtype = policy.output_dtype,
     buffer_dtype = policy.buffer_dtype, casts_inputs = policy.casts_inputs,
-    offload = { values = away, gradients = away, states = away,
-      note = plugin.cpu_offload and on_host and "none: a CPU's memory is the host's" or nil },
+    offload = { values = away, gradients = away, states = away, path = plugin.offload_folder, note = note },
     whole_in_no_sync = plugin.whole_in_no_sync,
     activation_checkpointing = plugin.activation_checkpointing,
     state_dict_type = plugin.state_dict_type:match("^%a+"):lower(), origin = origins(plugin, context),

@@ -10,6 +10,7 @@ local M = {}
 
 local SIZES = { float64 = 8, float32 = 4, float16 = 2, bfloat16 = 2, complex64 = 8, complex128 = 16 }
 local PAD = 256  -- bytes
+local WHATS = { "values", "gradients", "states" }
 
 -- Whether values, gradients or states are cut: over one rank nothing is.
 local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 end
@@ -54,8 +55,8 @@ end
 ---@param units { values: table, trained: table }[] what `units` returned
 ---@param states integer states of a parameter's size that the optimizer keeps
 ---@return { values: number, gradients: number, states: number, working: number, unit_values:
----  number, unit_gradients: number, buffers: integer, total: number, whole: table } buffers: units
----  in memory at a time
+---  number, unit_gradients: number, buffers: integer, files: number, total: number, whole: table }
+---  buffers: units in memory at a time; files: what rests in files; total: what is in memory
 function M.bytes(plan, units, states)
   local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
   local whole = { values = 0, gradients = 0, states = 0 }
@@ -68,7 +69,7 @@ function M.bytes(plan, units, states)
     whole.values = whole.values + bytes_of(unit.values)
     whole.gradients = whole.gradients + bytes_of(unit.trained)
     whole.states = whole.states + states * bytes_of(unit.trained)
-    if is_cut(plan, "values") then
+    if is_cut(plan, "values") or plan.offload.values then
       sum.unit_values = math.max(sum.unit_values, bytes_of(unit.values, computed))
     elseif computed and computed < 4 then
       sum.working = sum.working + bytes_of(unit.values, computed)
@@ -78,7 +79,11 @@ function M.bytes(plan, units, states)
     end
   end
   sum.buffers = math.min(#units, 2)  -- one unit computes while the next is acquired
-  sum.whole, sum.total = whole, sum.values + sum.gradients + sum.states + sum.working
+  sum.whole, sum.files = whole, 0
+  for _, what in ipairs(WHATS) do
+    if plan.offload[what] == "disk" then sum.files = sum.files + sum[what] end
+  end
+  sum.total = sum.values + sum.gradients + sum.states - sum.files + sum.working
     + sum.buffers * (sum.unit_values + sum.unit_gradients)
   return sum
 end
@@ -117,7 +122,7 @@ end
 
 local function offload_text(offload)
   local parts = {}
-  for _, name in ipairs { "values", "gradients", "states" } do
+  for _, name in ipairs(WHATS) do
     if offload[name] then parts[#parts + 1] = ("%s: %s"):format(name, offload[name]) end
   end
   return #parts > 0 and table.concat(parts, ", ") or offload.note or "none"
@@ -163,11 +168,15 @@ local function settings(plan, units)
   return rows
 end
 
+local PLACES = { disk = ", in files", cpu = ", in host memory" }
+
+local function where(plan, what) return PLACES[plan.offload[what]] or "" end
+
 local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
-  for _, name in ipairs { "values", "gradients", "states" } do
+  for _, name in ipairs(WHATS) do
     rows[#rows + 1] = { name, size_text(sum.whole[name]), size_text(sum[name]),
-      is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole" }
+      (is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole") .. where(plan, name) }
   end
   if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
   for _, name in ipairs { "values", "gradients" } do
@@ -179,6 +188,9 @@ local function bytes_rows(plan, sum)
   end
   rows[#rows + 1] = { "together", size_text(sum.whole.values + sum.whole.gradients + sum.whole.states),
     size_text(sum.total), "activations come on top" }
+  if sum.files > 0 then
+    rows[#rows + 1] = { "in files", "", size_text(sum.files), ("in %s"):format(plan.offload.path) }
+  end
   return rows
 end
 
