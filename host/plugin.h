@@ -63,7 +63,10 @@ typedef struct ax_c128 {
   double re, im;
 } ax_c128;
 
-static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16; } /* a real floating type */
+/* A floating type of eight bits, which numbers are stored in: most rows refuse it. */
+static inline bool ax_is_float8(ax_dtype d) { return d >= AX_E4M3; }
+/* A real floating type. */
+static inline bool ax_is_float(ax_dtype d) { return d <= AX_BF16 || ax_is_float8(d); }
 static inline bool ax_is_complex(ax_dtype d) { return d == AX_C64 || d == AX_C128; }
 /* Can a tensor of this type have a gradient? */
 static inline bool ax_has_gradient(ax_dtype d) { return ax_is_float(d) || ax_is_complex(d); }

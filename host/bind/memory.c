@@ -369,7 +369,7 @@ static int set_default_dtype(lua_State *L)
 {
   ax_lua_enter(L);
   const ax_dtype d = ax_lua_check_dtype(L, 1, "set_default_dtype", "dtype");
-  if (ax_dtype_category(d) != AX_FLOATING)
+  if (ax_dtype_category(d) != AX_FLOATING || ax_is_float8(d))
     return ax_lua_error(L, "set_default_dtype", "dtype: expected a floating type, got %s", ax_dtype_name(d));
   ax_default_dtype = d;
   return 0;

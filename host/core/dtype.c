@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "float8.h"
 #include "half.h"
 
 static const struct {
@@ -49,6 +50,7 @@ bool ax_number_fits(ax_dtype d, double v)
   case AX_BF16: return !(fabs(v) >= 0x1.ffp127);
   case AX_F32:
   case AX_C64: return !(fabs(v) >= 0x1.ffffffp127);
+  case AX_E5M2: return !(fabs(v) >= 61440);
   default: return true;
   }
 }
@@ -75,6 +77,8 @@ double ax_load_double(ax_dtype d, const void *data, int64_t at)
   case AX_F64: return ((const double *)data)[at];
   case AX_F16: return ax_half_to_float(((const uint16_t *)data)[at]);
   case AX_BF16: return ax_bf16_to_float(((const uint16_t *)data)[at]);
+  case AX_E4M3: return ax_e4m3_to_float(((const uint8_t *)data)[at]);
+  case AX_E5M2: return ax_e5m2_to_float(((const uint8_t *)data)[at]);
   case AX_C64: return ((const ax_c64 *)data)[at].re;
   case AX_C128: return ((const ax_c128 *)data)[at].re;
   default: return (double)ax_load_int(d, data, at);
@@ -114,6 +118,8 @@ void ax_store_double(ax_dtype d, void *data, int64_t at, double v)
   case AX_F64: ((double *)data)[at] = v; break;
   case AX_F16: ((uint16_t *)data)[at] = ax_float_to_half((float)v); break;
   case AX_BF16: ((uint16_t *)data)[at] = ax_float_to_bf16((float)v); break;
+  case AX_E4M3: ((uint8_t *)data)[at] = ax_float_to_e4m3((float)v); break;
+  case AX_E5M2: ((uint8_t *)data)[at] = ax_float_to_e5m2((float)v); break;
   case AX_BOOL: ((uint8_t *)data)[at] = v != 0; break;
   case AX_C64: ((ax_c64 *)data)[at] = (ax_c64){ (float)v, 0 }; break;
   case AX_C128: ((ax_c128 *)data)[at] = (ax_c128){ v, 0 }; break;

@@ -7,6 +7,7 @@
 #endif
 
 #include "casts.h"
+#include "float8.h"
 #include "vector.h"
 
 /* ---- half types, in runs */
@@ -72,6 +73,10 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
     ax_to_i32_f(ax_half_to_float(x)), (x & 0x7fff) != 0) \
   X(bf16, uint16_t, ax_bf16_to_float(x), ax_bf16_to_float(x), ax_to_i64_f(ax_bf16_to_float(x)), \
     ax_to_i32_f(ax_bf16_to_float(x)), (x & 0x7fff) != 0) \
+  X(e4m3, uint8_t, ax_e4m3_to_float(x), ax_e4m3_to_float(x), ax_to_i64_f(ax_e4m3_to_float(x)), \
+    ax_to_i32_f(ax_e4m3_to_float(x)), (x & 0x7f) != 0) \
+  X(e5m2, uint8_t, ax_e5m2_to_float(x), ax_e5m2_to_float(x), ax_to_i64_f(ax_e5m2_to_float(x)), \
+    ax_to_i32_f(ax_e5m2_to_float(x)), (x & 0x7f) != 0) \
   X(i64, int64_t, (float)x, (double)x, x, (uint32_t)(uint64_t)x, x != 0) \
   X(i32, int32_t, (float)x, x, x, x, x != 0) \
   X(u8, uint8_t, x, x, x, x, x != 0)
@@ -82,6 +87,8 @@ void ax_cpu_float_to_half(ax_dtype d, const float *src, char *dst, int64_t strid
   CAST(from, f64, TI, double, as_double) \
   CAST(from, f16, TI, uint16_t, ax_float_to_half(as_float)) \
   CAST(from, bf16, TI, uint16_t, ax_float_to_bf16(as_float)) \
+  CAST(from, e4m3, TI, uint8_t, ax_float_to_e4m3(as_float)) \
+  CAST(from, e5m2, TI, uint8_t, ax_float_to_e5m2(as_float)) \
   CAST(from, i64, TI, int64_t, as_i64) \
   CAST(from, i32, TI, int32_t, as_i32) \
   CAST(from, u8, TI, uint8_t, as_i64) \
@@ -161,7 +168,8 @@ FROM_DOUBLES(bf16, AX_BF16)
   { \
     [AX_F32] = from##_to_f32, [AX_F64] = from##_to_f64, [AX_F16] = from##_to_f16, \
     [AX_BF16] = from##_to_bf16, [AX_I64] = from##_to_i64, [AX_I32] = from##_to_i32, [AX_U8] = from##_to_u8, \
-    [AX_BOOL] = from##_to_bool, [AX_C64] = from##_to_c64, [AX_C128] = from##_to_c128 \
+    [AX_BOOL] = from##_to_bool, [AX_C64] = from##_to_c64, [AX_C128] = from##_to_c128, \
+    [AX_E4M3] = from##_to_e4m3, [AX_E5M2] = from##_to_e5m2 \
   }
 const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
   [AX_F32] = { [AX_F32] = f32_to_f32,
@@ -173,7 +181,9 @@ const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_U8] = f32_to_u8,
                [AX_BOOL] = f32_to_bool,
                [AX_C64] = f32_to_c64,
-               [AX_C128] = f32_to_c128 },
+               [AX_C128] = f32_to_c128,
+               [AX_E4M3] = f32_to_e4m3,
+               [AX_E5M2] = f32_to_e5m2 },
   [AX_F64] = { [AX_F32] = f64_to_f32,
                [AX_F64] = f64_to_f64,
                [AX_F16] = f64_to_f16_runs,
@@ -183,7 +193,9 @@ const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_U8] = f64_to_u8,
                [AX_BOOL] = f64_to_bool,
                [AX_C64] = f64_to_c64,
-               [AX_C128] = f64_to_c128 },
+               [AX_C128] = f64_to_c128,
+               [AX_E4M3] = f64_to_e4m3,
+               [AX_E5M2] = f64_to_e5m2 },
   [AX_F16] = { [AX_F32] = f16_to_f32_runs,
                [AX_F64] = f16_to_f64,
                [AX_F16] = f16_to_f16,
@@ -193,7 +205,9 @@ const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                [AX_U8] = f16_to_u8,
                [AX_BOOL] = f16_to_bool,
                [AX_C64] = f16_to_c64,
-               [AX_C128] = f16_to_c128 },
+               [AX_C128] = f16_to_c128,
+               [AX_E4M3] = f16_to_e4m3,
+               [AX_E5M2] = f16_to_e5m2 },
   [AX_BF16] = { [AX_F32] = bf16_to_f32_runs,
                 [AX_F64] = bf16_to_f64,
                 [AX_F16] = bf16_to_f16,
@@ -203,11 +217,15 @@ const ax_loop ax_cpu_casts[AX_DTYPE_COUNT][AX_DTYPE_COUNT] = {
                 [AX_U8] = bf16_to_u8,
                 [AX_BOOL] = bf16_to_bool,
                 [AX_C64] = bf16_to_c64,
-                [AX_C128] = bf16_to_c128 },
+                [AX_C128] = bf16_to_c128,
+                [AX_E4M3] = bf16_to_e4m3,
+                [AX_E5M2] = bf16_to_e5m2 },
   [AX_I64] = ROW(i64),
   [AX_I32] = ROW(i32),
   [AX_U8] = ROW(u8),
   [AX_BOOL] = ROW(u8), /* a bool is an integer of 0 or 1 */
+  [AX_E4M3] = ROW(e4m3),
+  [AX_E5M2] = ROW(e5m2),
   [AX_C64] = { [AX_C128] = c64_to_wide, [AX_BOOL] = c64_to_truth },
   [AX_C128] = { [AX_C64] = c128_to_narrow, [AX_BOOL] = c128_to_truth },
 };

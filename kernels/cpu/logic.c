@@ -62,7 +62,8 @@ AX_LOOP3(where_16, ax_cpu_c128, uint8_t, ax_cpu_c128, m ? a : b)
 
 #define BY_SIZE(name) \
   [AX_F32] = name##_4, [AX_F64] = name##_8, [AX_F16] = name##_2, [AX_BF16] = name##_2, [AX_I64] = name##_8, \
-  [AX_I32] = name##_4, [AX_U8] = name##_1, [AX_BOOL] = name##_1, [AX_C64] = name##_8, [AX_C128] = name##_16
+  [AX_I32] = name##_4, [AX_U8] = name##_1, [AX_BOOL] = name##_1, [AX_C64] = name##_8, [AX_C128] = name##_16, \
+  [AX_E4M3] = name##_1, [AX_E5M2] = name##_1
 static const ax_loop where_loops[AX_DTYPE_COUNT] = { BY_SIZE(where) };
 
 ax_status ax_cpu_where(const ax_call *call) { return ax_cpu_pointwise(call, where_loops, 0, NULL); }

@@ -18,6 +18,7 @@ extern "C" {
 #include <cuda_runtime.h>
 #endif
 
+#include "float8.h"
 #include "fn.h"
 #include "half.h"
 #include "pointwise.h"
@@ -166,6 +167,12 @@ struct ax_cuda_f16 {
 struct ax_cuda_bf16 {
   uint16_t bits;
 };
+struct ax_cuda_e4m3 {
+  uint8_t bits;
+};
+struct ax_cuda_e5m2 {
+  uint8_t bits;
+};
 struct ax_cuda_bool {
   uint8_t value;
 };
@@ -179,6 +186,12 @@ template <> struct ax_cuda_compute<ax_cuda_f16> {
 template <> struct ax_cuda_compute<ax_cuda_bf16> {
   typedef float type;
 };
+template <> struct ax_cuda_compute<ax_cuda_e4m3> {
+  typedef float type;
+};
+template <> struct ax_cuda_compute<ax_cuda_e5m2> {
+  typedef float type;
+};
 template <> struct ax_cuda_compute<ax_cuda_bool> {
   typedef uint8_t type;
 };
@@ -188,6 +201,8 @@ template <class S> AX_FN compute<S> ax_cuda_load(S v) { return v; }
 AX_FN float ax_cuda_load(ax_cuda_bf16 v) { return ax_bf16_to_float(v.bits); }
 AX_FN uint8_t ax_cuda_load(ax_cuda_bool v) { return v.value; }
 AX_FN float ax_cuda_load(ax_cuda_f16 v) { return ax_half_to_float(v.bits); }
+AX_FN float ax_cuda_load(ax_cuda_e4m3 v) { return ax_e4m3_to_float(v.bits); }
+AX_FN float ax_cuda_load(ax_cuda_e5m2 v) { return ax_e5m2_to_float(v.bits); }
 
 template <class S> struct ax_cuda_storer {
   template <class V> static __host__ __device__ __forceinline__ S of(V v) { return (S)v; }
@@ -202,6 +217,18 @@ template <> struct ax_cuda_storer<ax_cuda_bf16> {
   template <class V> static __host__ __device__ __forceinline__ ax_cuda_bf16 of(V v)
   {
     return ax_cuda_bf16{ ax_float_to_bf16((float)v) };
+  }
+};
+template <> struct ax_cuda_storer<ax_cuda_e4m3> {
+  template <class V> static __host__ __device__ __forceinline__ ax_cuda_e4m3 of(V v)
+  {
+    return ax_cuda_e4m3{ ax_float_to_e4m3((float)v) };
+  }
+};
+template <> struct ax_cuda_storer<ax_cuda_e5m2> {
+  template <class V> static __host__ __device__ __forceinline__ ax_cuda_e5m2 of(V v)
+  {
+    return ax_cuda_e5m2{ ax_float_to_e5m2((float)v) };
   }
 };
 template <> struct ax_cuda_storer<ax_cuda_bool> {
@@ -219,6 +246,8 @@ template <> inline bool ax_cuda_holds<float>(ax_dtype d) { return d == AX_F32; }
 template <> inline bool ax_cuda_holds<double>(ax_dtype d) { return d == AX_F64; }
 template <> inline bool ax_cuda_holds<ax_cuda_f16>(ax_dtype d) { return d == AX_F16; }
 template <> inline bool ax_cuda_holds<ax_cuda_bf16>(ax_dtype d) { return d == AX_BF16; }
+template <> inline bool ax_cuda_holds<ax_cuda_e4m3>(ax_dtype d) { return d == AX_E4M3; }
+template <> inline bool ax_cuda_holds<ax_cuda_e5m2>(ax_dtype d) { return d == AX_E5M2; }
 template <> inline bool ax_cuda_holds<int64_t>(ax_dtype d) { return d == AX_I64; }
 template <> inline bool ax_cuda_holds<int32_t>(ax_dtype d) { return d == AX_I32; }
 template <> inline bool ax_cuda_holds<ax_cuda_bool>(ax_dtype d) { return d == AX_BOOL; }

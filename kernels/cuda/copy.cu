@@ -31,6 +31,16 @@ template <class From> struct convert<uint8_t, From> {
   static __host__ __device__ __forceinline__ uint8_t of(From v) { return (uint8_t)whole(ax_cuda_load(v)); }
 };
 
+/* All types that elements are copied from and to. */
+template <class F> static ax_status with_stored(ax_op op, ax_dtype d, F f)
+{
+  switch (d) {
+  case AX_E4M3: return f(ax_cuda_type<ax_cuda_e4m3>());
+  case AX_E5M2: return f(ax_cuda_type<ax_cuda_e5m2>());
+  default: return ax_cuda_with_any(op, d, f);
+  }
+}
+
 /* Loads in flight per thread, by element size. */
 static __host__ __device__ constexpr int items_of(int bytes) { return bytes >= 16 ? 2 : bytes >= 4 ? 4 : 8; }
 enum { THREADS = 256 };
@@ -219,7 +229,7 @@ static ax_status fill(const ax_call *call)
   const ax_iter *it = call->iter;
   const ax_device d = call->out[0]->device;
   const ax_dtype from = it->op[1].dtype;
-  return ax_cuda_with_any(call->op, it->op[0].dtype, [&](auto to) {
+  return with_stored(call->op, it->op[0].dtype, [&](auto to) {
     typedef AX_TYPE_OF(to) To;
     To v;
     /* the host's own conversion, which handles all types */
@@ -277,8 +287,8 @@ AX_CUDA_KERNEL(_copy)
     if (st != AX_OK || done) return st;
   }
   if (it->op[0].dtype == it->op[1].dtype) return move(d, it, (int64_t)item);
-  return ax_cuda_with_any(call->op, it->op[0].dtype, [&](auto to) {
-    return ax_cuda_with_any(call->op, it->op[1].dtype, [&](auto from) {
+  return with_stored(call->op, it->op[0].dtype, [&](auto to) {
+    return with_stored(call->op, it->op[1].dtype, [&](auto from) {
       typedef AX_TYPE_OF(to) To;
       typedef AX_TYPE_OF(from) From;
       constexpr int widest = (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From)),

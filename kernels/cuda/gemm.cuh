@@ -26,11 +26,15 @@ typedef struct ax_cuda_gemm {
   /* aux has the layout of c; an epilogue takes one matrix, not a batch; only PLAIN and ROW_SUMS can
    * accumulate */
   int64_t epilogue;
+  /* Types of eight bits alone: b's type, which may be the other one; whether sums may have fewer
+   * bits than float32.  There a's columns and b's rows are adjacent, and there is one matrix. */
+  int64_t dtype_b, fast;
 } ax_cuda_gemm;
 
 typedef struct ax_cuda_gemm_data {
   const void *a, *b;
   void *bias, *aux, *c;
+  const float *scale_a, *scale_b; /* types of eight bits: in the device's memory */
 } ax_cuda_gemm_data;
 
 /* float32, float64 and the half types whose matrices have one adjacent dim.  *done: whether

@@ -248,8 +248,7 @@ M.grad, M.Function, M.set_grad_enabled = gradients.grad, gradients.Function, gra
 
 -- PyTorch's names of types, and of numbers that are not finite
 for _, dtype in ipairs { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64",
-  "complex64",
-  "complex128" } do
+  "complex64", "complex128", "float8_e4m3fn", "float8_e5m2" } do
   M[dtype] = dtype
 end
 M.half, M.float, M.double, M.int, M.long = "float16", "float32", "float64", "int32", "int64"

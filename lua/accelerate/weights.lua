@@ -339,8 +339,10 @@ function M.lend_checkpoint(checkpoint)
       local file = core.safetensors_open(path)
       check_form(path, file:metadata().format)
       for _, name in ipairs(file:keys()) do
-        dict[name] = file:_lend(name, true)
-        if not file:_readable(name) then types[name] = file:get_dtype(name) end
+        local t, dtype = file:_lend(name, true), file:get_dtype(name)
+        local bytes = dtype:find "^float8_" ~= nil
+        dict[name] = bytes and t:view "uint8" or t
+        if bytes or not file:_readable(name) then types[name] = dtype end
       end
     end
   end

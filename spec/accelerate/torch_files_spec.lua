@@ -126,7 +126,9 @@ describe("a file of Python's", function()
         .. "else is loaded", reference[name])
       local v, left = load(reference[name], { strict = false })
       assert.same({ 1, 1 }, v.model.w:totable())
-      assert.same({ "deque", "dict", "last", "model", "numpy", "p" }, ordered.sorted_keys(v))
+      assert.same({ "deque", "dict", "float8", "last", "model", "numpy", "p" }, ordered.sorted_keys(v))
+      assert.equal("float8_e5m2", v.float8.dtype)
+      assert.same({ 1, 1 }, v.float8:totable())
       assert.same({ 1 }, v.last:totable())
       assert.same({ 1 }, v.p:totable())
       assert.is_true(v.p.requires_grad)
@@ -139,7 +141,6 @@ describe("a file of Python's", function()
       assert.same({
         "args: Python's argparse.Namespace",
         "dict: an entry with a table as key of a dict",
-        "float8: a tensor of float8_e5m2",
         "function: Python's builtins.len",
         "huge: an integer of 9 bytes, which Lua's numbers do not hold",
         "inexact: the integer 9007199254740993, which Lua's numbers do not hold exactly",

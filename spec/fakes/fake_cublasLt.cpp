@@ -173,6 +173,9 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p,
   case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return put(&d->aux_type, from, bytes);
   case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return put(&d->bias_type, from, bytes);
   case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return put(&d->sms, from, bytes);
+  case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return put(&d->scale_a, from, bytes);
+  case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return put(&d->scale_b, from, bytes);
+  case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return put(&d->fast, from, bytes);
   default: INVALID("operation attribute %d: the stand-in does not have it", (int)attribute);
   }
 }
@@ -219,13 +222,41 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
 
 size_t size_of(uint32_t type)
 {
+  if (is_float8(type)) return 1;
   return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : type == CUDA_R_16F || type == CUDA_R_16BF ? 2 : 0;
+}
+
+/* The table of types of eight bits, and what stands below it for Ada and Hopper: A transposed, B
+ * not, sizes and leading dimensions of 16 bytes, no epilogue but a bias, which is bfloat16 beside
+ * a float32 D. */
+static cublasStatus_t check_float8(const problem &p)
+{
+  const uint32_t out = p.dd.type;
+  if (!is_float8(p.a.type) || !is_float8(p.b.type) ||
+      (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2))
+    UNSUPPORTED("A of type %u with B of %u", p.a.type, p.b.type);
+  if (p.c.type != out || (out != CUDA_R_32F && out != CUDA_R_16F && out != CUDA_R_16BF))
+    UNSUPPORTED("C of type %u and D of %u with A and B of eight bits", p.c.type, out);
+  if (p.d.compute != CUBLAS_COMPUTE_32F || p.d.scale != CUDA_R_32F)
+    UNSUPPORTED("compute type %d with scale %d for eight bits", p.d.compute, p.d.scale);
+  if (p.d.op[0] == CUBLAS_OP_N || p.d.op[1] != CUBLAS_OP_N)
+    UNSUPPORTED("eight bits with A not transposed, or B transposed");
+  if (p.m % 16 || p.k % 16 || p.a.ld % 16 || p.b.ld % 16 || p.dd.ld * (int64_t)size_of(out) % 16)
+    UNSUPPORTED("%lld x %lld x %lld of eight bits", (long long)p.m, (long long)p.n, (long long)p.k);
+  if (p.d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p.d.epilogue != CUBLASLT_EPILOGUE_BIAS)
+    UNSUPPORTED("epilogue %u for eight bits", p.d.epilogue);
+  if (p.d.epilogue == CUBLASLT_EPILOGUE_BIAS &&
+      (out == CUDA_R_32F || (p.d.bias_type != -1 && (uint32_t)p.d.bias_type != out)))
+    UNSUPPORTED("a bias of type %d with D of %u", p.d.bias_type, out);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 static cublasStatus_t check_types(const problem &p)
 {
   const uint32_t ab = p.a.type, out = p.dd.type;
   bool fits = false;
+  if (is_float8(ab) || is_float8(p.b.type)) return check_float8(p);
+  if (p.d.scale_a || p.d.scale_b || p.d.fast) UNSUPPORTED("scales or fast sums of type %u", ab);
   if (p.b.type != ab) UNSUPPORTED("A and B of different types");
   if (p.c.type != out) UNSUPPORTED("C and D of different types");
   switch (p.d.compute) {
@@ -351,6 +382,7 @@ uint64_t print_of(const problem &p)
        { p.d.compute, p.d.scale, p.d.op[0], p.d.op[1], (int)p.d.epilogue, p.d.aux_type, p.d.bias_type })
     h = mixed(h, (uint64_t)v);
   h = mixed(h, (uint64_t)p.d.aux_ld);
+  h = mixed(h, (uint64_t)p.d.fast);
   for (const matrix *m : { &p.a, &p.b, &p.c, &p.dd })
     for (uint64_t v : { (uint64_t)m->type, (uint64_t)m->order, (uint64_t)m->batch, m->rows, m->cols,
                         (uint64_t)m->ld, (uint64_t)m->stride })

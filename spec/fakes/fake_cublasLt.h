@@ -31,6 +31,8 @@ struct desc {
   void *aux;
   int64_t bias_stride, aux_ld, aux_stride;
   int32_t aux_type, bias_type, sms;
+  const float *scale_a, *scale_b; /* of types of eight bits */
+  int8_t fast;
 };
 struct matrix {
   uint32_t tag, type;
@@ -57,6 +59,7 @@ static inline bool has_bias_gradient(uint32_t e)
 }
 static inline bool has_aux(uint32_t e) { return (e & 128) != 0; }
 
+static inline bool is_float8(uint32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 /* Bytes of an element; 0: the type is not known here. */
 size_t size_of(uint32_t type);
 int64_t extent(const matrix &m); /* elements from the first to the last of one matrix */

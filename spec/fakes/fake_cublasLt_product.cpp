@@ -46,10 +46,24 @@ static float to_tf32(float f)
   return f;
 }
 
+/* E4M3 and E5M2: bits of exponent with their bias, of mantissa, and whether there are
+ * infinities. */
+static float from_float8(uint8_t v, bool e4m3)
+{
+  const int bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, most = e4m3 ? 15 : 31;
+  const int e = v >> bits & most, m = v & ((1 << bits) - 1);
+  float f = e ? ldexpf((float)((1 << bits) + m), e - bias - bits) : ldexpf((float)m, 1 - bias - bits);
+  if (e == most && e4m3 && m == 7) f = NAN;
+  if (e == most && !e4m3) f = m ? NAN : INFINITY;
+  return v >> 7 ? -f : f;
+}
+
 static double get(uint32_t type, const void *p, int64_t i)
 {
   switch (type) {
   case CUDA_R_64F: return ((const double *)p)[i];
+  case CUDA_R_8F_E4M3: return from_float8(((const uint8_t *)p)[i], true);
+  case CUDA_R_8F_E5M2: return from_float8(((const uint8_t *)p)[i], false);
   case CUDA_R_16F: return from_half(((const uint16_t *)p)[i]);
   case CUDA_R_16BF: return from_bf16(((const uint16_t *)p)[i]);
   default: return ((const float *)p)[i];
@@ -96,12 +110,13 @@ static void compute(const problem &p, double alpha, double beta, const char *a, 
                     char *d)
 {
   const uint32_t e = p.d.epilogue, out = p.dd.type;
-  const size_t item = size_of(p.a.type), out_item = size_of(out);
+  const size_t item = size_of(p.a.type), item_b = size_of(p.b.type), out_item = size_of(out);
+  const double scale = (p.d.scale_a ? *p.d.scale_a : 1.0) * (p.d.scale_b ? *p.d.scale_b : 1.0);
   std::vector<double> rows, cols;
 
   for (int64_t i = 0; i < p.dd.batch; i++) {
     gather(p, p.a, a + (size_t)(i * p.a.stride) * item, p.m, true, p.d.op[0] != CUBLAS_OP_N, rows);
-    gather(p, p.b, b + (size_t)(i * p.b.stride) * item, p.n, false, p.d.op[1] != CUBLAS_OP_N, cols);
+    gather(p, p.b, b + (size_t)(i * p.b.stride) * item_b, p.n, false, p.d.op[1] != CUBLAS_OP_N, cols);
     const char *ci = c + (size_t)(i * p.c.stride) * out_item;
     char *di = d + (size_t)(i * p.dd.stride) * out_item;
     const char *bias = (const char *)p.d.bias + (size_t)(i * p.d.bias_stride) * out_item;
@@ -111,7 +126,7 @@ static void compute(const problem &p, double alpha, double beta, const char *a, 
         const double *x = &rows[(size_t)(m * p.k)], *y = &cols[(size_t)(n * p.k)];
         double v = 0;
         for (int64_t k = 0; k < p.k; k++) v += x[k] * y[k];
-        v *= alpha;
+        v *= alpha * scale;
         if (beta != 0) v += beta * get(out, ci, at(p.c, m, n));
         if (has_bias(e)) v += get(out, bias, m);
         if (e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD)
@@ -160,6 +175,9 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t dp
   if (al.problem != print_of(p)) INVALID("the algorithm was found for another problem");
   if (!on_device(p.a, a) || !on_device(p.b, b) || !on_device(p.dd, d))
     INVALID("A, B or D does not lie in the device's memory");
+  for (const float *const scale : { p.d.scale_a, p.d.scale_b })
+    if (scale && !emulator->owns(scale, sizeof *scale))
+      INVALID("a scale does not lie in the device's memory");
   if (be_v != 0 && !on_device(p.c, c)) INVALID("C does not lie in the device's memory");
   if (c == d && (p.c.ld != p.dd.ld || p.c.stride != p.dd.stride || p.c.order != p.dd.order))
     INVALID("D in place of C, with another layout");
@@ -169,6 +187,8 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t dp
                                d,
                                has_bias(p.d.epilogue) || has_bias_gradient(p.d.epilogue) ? p.d.bias : NULL,
                                has_aux(p.d.epilogue) ? p.d.aux : NULL };
+  if (is_float8(p.a.type) && ((uintptr_t)a % 16 || (uintptr_t)b % 16 || (uintptr_t)d % 16))
+    INVALID("matrices of eight bits that do not begin at 16 bytes");
   for (int i = 0; i < 6; i++)
     if ((uintptr_t)all[i] % al.align[i])
       INVALID("operand %d lies at %p, the algorithm was found for an alignment of %u", i, all[i],

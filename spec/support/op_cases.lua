@@ -14,7 +14,7 @@
 --- A file for each family of rows, as in host/core/ops.
 for _, family in ipairs { "pointwise", "copy", "reduce", "linalg", "loss", "norm", "shape", "index", "random",
   "rnn", "attention", "conv", "pool", "windows", "norm_batch", "factor",
-  "interpolate", "complex", "grid_sample", "distance", "ctc", "sparse", "encoded" } do
+  "interpolate", "complex", "grid_sample", "distance", "ctc", "sparse", "encoded", "float8" } do
   require("spec.support.op_cases." .. family)
 end
 

@@ -204,6 +204,9 @@ static ax_status check(const ax_group *g, const ax_collective *c)
   if (ax_collective_reduces(c->op) && ax_is_complex(c->dtype))
     return ax_fail(AX_EDTYPE, "%s of %s tensors is not defined: reduce x:view_as_real() instead",
                    ax_reduction_name(c->reduction), ax_dtype_name(c->dtype));
+  if (ax_collective_reduces(c->op) && ax_is_float8(c->dtype))
+    return ax_fail(AX_EDTYPE, "%s of %s tensors is not defined: convert to float32 first",
+                   ax_reduction_name(c->reduction), ax_dtype_name(c->dtype));
   if (ax_collective_reduces(c->op) && c->reduction == AX_MEAN && !ax_is_float(c->dtype))
     return ax_fail(AX_EDTYPE, "mean of %s tensors is not defined: convert to float32 first",
                    ax_dtype_name(c->dtype));

@@ -90,16 +90,18 @@ static ax_status read_descr(const source *s, const char *descr, header *h)
     { "u1", AX_U8 },  { "b1", AX_BOOL }, { "i1", AX_I32 }, { "i2", AX_I32 },   { "u2", AX_I32 },
     { "u4", AX_I64 }, { "u8", AX_I64 },  { "c8", AX_C64 }, { "c16", AX_C128 },
   };
+  static const ax_dtype named[] = { AX_BF16, AX_E4M3, AX_E5M2 }; /* as ml_dtypes calls them */
   const char order = descr[0], *name = strchr("<>=|", order) && order ? descr + 1 : descr;
 
   h->big = order == '>';
-  if (strcmp(descr, "bfloat16") == 0) {
-    h->kind = 'B';
-    h->item = 2;
-    h->dtype = AX_BF16;
-    h->big = false;
-    return AX_OK;
-  }
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+    if (strcmp(descr, ax_dtype_name(named[i])) == 0) {
+      h->kind = 'B';
+      h->item = (int)ax_dtype_size(named[i]);
+      h->dtype = named[i];
+      h->big = false;
+      return AX_OK;
+    }
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (strcmp(name, types[i].name) == 0) {
       h->kind = name[0];

@@ -20,8 +20,9 @@
 
 /* The format's name of each element type; NULL: it has none. */
 static const char *const ax_safetensors_types[AX_DTYPE_COUNT] = {
-  [AX_F32] = "F32", [AX_F64] = "F64", [AX_F16] = "F16",   [AX_BF16] = "BF16", [AX_I64] = "I64",
-  [AX_I32] = "I32", [AX_U8] = "U8",   [AX_BOOL] = "BOOL", [AX_C64] = "C64",
+  [AX_F32] = "F32", [AX_F64] = "F64",      [AX_F16] = "F16",      [AX_BF16] = "BF16",
+  [AX_I64] = "I64", [AX_I32] = "I32",      [AX_U8] = "U8",        [AX_BOOL] = "BOOL",
+  [AX_C64] = "C64", [AX_E4M3] = "F8_E4M3", [AX_E5M2] = "F8_E5M2",
 };
 
 /* The number of bytes of the UTF-8 character at s (at most n), or 0 when there is none.  Overlong

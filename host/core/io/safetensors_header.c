@@ -275,17 +275,9 @@ static const struct {
   const char *name, *shown;
   int bits;
 } others[] = {
-  { "I8", "int8", 8 },
-  { "I16", "int16", 16 },
-  { "U16", "uint16", 16 },
-  { "U32", "uint32", 32 },
-  { "U64", "uint64", 64 },
-  { "F8_E4M3", "float8_e4m3fn", 8 },
-  { "F8_E5M2", "float8_e5m2", 8 },
-  { "F8_E8M0", "float8_e8m0fnu", 8 },
-  { "F4", "float4", 4 },
-  { "F6_E2M3", "float6_e2m3", 6 },
-  { "F6_E3M2", "float6_e3m2", 6 },
+  { "I8", "int8", 8 },     { "I16", "int16", 16 },          { "U16", "uint16", 16 },
+  { "U32", "uint32", 32 }, { "U64", "uint64", 64 },         { "F8_E8M0", "float8_e8m0fnu", 8 },
+  { "F4", "float4", 4 },   { "F6_E2M3", "float6_e2m3", 6 }, { "F6_E3M2", "float6_e3m2", 6 },
 };
 
 /* The place in `others`, or -1 for a name that is not known either. */

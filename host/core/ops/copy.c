@@ -28,6 +28,12 @@ ax_status ax_infer_cast(ax_infer *q)
   return AX_OK;
 }
 
+ax_status ax_infer_lower(ax_infer *q)
+{
+  q->result[0] = ax_tensor_retain(INPUT(0));
+  return AX_OK;
+}
+
 /* Integers 2 and 3 are x's device, for the gradient.  Integer 4 is not 0 where the copy may still
  * be under way when the call returns, as far as the CPU's side of it is pinned.  A copy to the CPU
  * therefore gets pinned memory. */

@@ -19,6 +19,7 @@
 #include "core/dist/watch.h"
 #include "core/ops/complex.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/float8.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"
@@ -316,11 +317,13 @@ ax_status ax_dispatch_check_inputs(ax_op op, const ax_args *args)
   return AX_OK;
 }
 
-bool ax_dispatch_any_complex(const ax_args *args)
+ax_special ax_dispatch_special(const ax_args *args)
 {
+  int last = 0;
   for (int k = 0; k < args->n_in; k++)
-    if (args->in[k] && __builtin_expect(ax_is_complex((ax_dtype)args->in[k]->dtype), 0)) return true;
-  return false;
+    if (args->in[k] && args->in[k]->dtype > last) last = args->in[k]->dtype;
+  if (__builtin_expect(last < AX_C64, 1)) return AX_NOT_SPECIAL;
+  return ax_is_float8((ax_dtype)last) ? AX_ANY_FLOAT8 : AX_ANY_COMPLEX;
 }
 
 static bool recordable(ax_op op, const ax_args *args)
@@ -392,10 +395,14 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
   AX_TRY(ax_dispatch_check_inputs(op, args));
-  if (ax_dispatch_any_complex(args)) {
+  const ax_special special = ax_dispatch_special(args);
+  if (special == AX_ANY_COMPLEX) {
     const ax_complex_way way = ax_complex_way_of(op);
     if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
     if (way == AX_COMPLEX_OTHERS) return ax_complex_run(&q);
+  } else if (special == AX_ANY_FLOAT8) {
+    AX_TRY(ax_float8_check(op, args, NULL));
+    if (ax_float8_computes(op)) return ax_float8_run(&q);
   }
   switch (ax_ops[op].form) {
   case AX_FORM_COMPOSITE: return impl->infer(&q);

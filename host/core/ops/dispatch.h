@@ -9,7 +9,9 @@
 /* Refuses inputs of different devices, and brings about those whose history or values are put
  * off. */
 ax_status ax_dispatch_check_inputs(ax_op op, const ax_args *args);
-bool ax_dispatch_any_complex(const ax_args *args);
+/* Whether operands are of a type that rows have to say they take. */
+typedef enum { AX_NOT_SPECIAL, AX_ANY_COMPLEX, AX_ANY_FLOAT8 } ax_special;
+ax_special ax_dispatch_special(const ax_args *args);
 /* Refuses a floating result without a gradient rule when an input needs a gradient. */
 ax_status ax_dispatch_check_gradient(const ax_infer *q);
 bool ax_dispatch_is_random(ax_op op);

@@ -116,7 +116,7 @@ ax_status ax_infer_decode(ax_infer *q)
   ax_status st;
   AX_TRY(row_of(q, q->a.decode.encoding, &l.row));
   AX_TRY(check(&l));
-  if (!ax_is_float(dtype))
+  if (!ax_is_float(dtype) || ax_is_float8(dtype))
     return ax_fail(AX_EDTYPE, "%s: dtype must be a floating type, got %s", q->name, ax_dtype_name(dtype));
   q->contiguous = 7;
   out_like(q, 0, dtype, 2, (int64_t[]){ l.rows, l.cols });

@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "core/ops/complex.h"
 #include "core/ops/dispatch.h"
+#include "core/ops/float8.h"
 #include "core/ops/rules.h"
 #include "profile.h"
 
@@ -212,10 +213,14 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
                      AX_DEVICE_TEXT(dst->device), AX_DEVICE_TEXT(args->in[k]->device));
     }
   AX_TRY(ax_dispatch_check_inputs(op, args));
-  if (ax_dispatch_any_complex(args)) {
+  const ax_special special = ax_dispatch_special(args);
+  if (special == AX_ANY_COMPLEX) {
     const ax_complex_way way = ax_complex_way_of(op);
     if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
     if (way == AX_COMPLEX_OTHERS) return run_then_copy(op, args, dst);
+  } else if (special == AX_ANY_FLOAT8 || ax_is_float8((ax_dtype)dst->dtype)) {
+    AX_TRY(ax_float8_check(op, args, dst));
+    if (ax_float8_computes(op)) return run_then_copy(op, args, dst);
   }
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   AX_TRY(ax_tensor_ready(dst, AX_WRITE));
@@ -289,6 +294,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
 
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   if (in_parts(dst, &piece, &from)) return fill_whole(op, args, dst);
+  if (ax_is_float8((ax_dtype)dst->dtype)) AX_TRY(ax_float8_check(op, args, dst));
   AX_TRY(ax_tensor_ready(dst, AX_WRITE));
   if (impl->infer == ax_infer_into_only) {
     if (ax_dispatch_is_random(op)) ax_random_draw(args->a.gen, false, &q.a);

@@ -8,7 +8,8 @@ local GROUND = {
   "^host/core/memory/", "^host/core/storage%.c$", "^host/core/dtype%.c$", "^host/core/shape%.c$",
   "^host/core/status%.c$", "^host/core/clock%.c$", "^host/core/device/backend%.c$",
 }
-local HEADERS = { ["host/ax.h"] = true, ["host/plugin.h"] = true, ["host/half.h"] = true }
+local HEADERS = { ["host/ax.h"] = true, ["host/plugin.h"] = true, ["host/half.h"] = true,
+  ["host/float8.h"] = true }
 
 local function on_ground(path)
   if HEADERS[path] then return true end

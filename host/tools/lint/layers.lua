@@ -41,7 +41,8 @@ local ROOMS = {
 
 -- What a backend includes of the host.
 local OF_BACKENDS = {
-  "^host/plugin%.h$", "^host/capture%.h$", "^host/dist%.h$", "^host/half%.h$", "^host/fn%.h$",
+  "^host/plugin%.h$", "^host/capture%.h$", "^host/dist%.h$", "^host/half%.h$", "^host/float8%.h$",
+  "^host/fn%.h$",
   "%.def$", "^host/core/ops/[%w_]+%.h$", -- the tables, and what the kernels and the rule of one family share
 }
 local BACKENDS_WHY = "a backend includes plugin.h, capture.h, dist.h, .def tables, headers of a family " ..

@@ -29,6 +29,8 @@ static int dtype_of(ax_dtype d)
   case AX_BF16: return NCCL_BFLOAT16;
   case AX_I64: return NCCL_INT64;
   case AX_I32: return NCCL_INT32;
+  case AX_E4M3: /* nothing reduces these: bytes are moved */
+  case AX_E5M2:
   /* a bool is 0 or 1: max is any, min is all; other reductions are refused */
   case AX_U8:
   case AX_BOOL: return NCCL_UINT8;

@@ -112,7 +112,7 @@ struct plan {
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
-  const void *bias, *aux; /* the addresses in the descriptor */
+  const void *bias, *aux, *scale_a, *scale_b; /* the addresses in the descriptor */
   size_t workspace;
   int64_t *calls;
   bool found;
@@ -153,7 +153,19 @@ static void drop_all(void)
 
 static cudaDataType_t type_of(int64_t d)
 {
-  return d == AX_F64 ? CUDA_R_64F : d == AX_F16 ? CUDA_R_16F : d == AX_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (d) {
+  case AX_F64: return CUDA_R_64F;
+  case AX_F16: return CUDA_R_16F;
+  case AX_BF16: return CUDA_R_16BF;
+  case AX_E4M3: return CUDA_R_8F_E4M3;
+  case AX_E5M2: return CUDA_R_8F_E5M2;
+  default: return CUDA_R_32F;
+  }
+}
+
+static int64_t b_type(const ax_cuda_gemm *g)
+{
+  return ax_is_float8((ax_dtype)g->dtype) ? g->dtype_b : g->dtype;
 }
 
 /* The alignment of an address, for the heuristic: 16 bytes allow the fastest kernels.  NULL: does
@@ -239,6 +251,15 @@ static cublasStatus_t point_to(plan *p, const ax_cuda_gemm_data *data)
     LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &data->aux,
        sizeof data->aux);
   p->aux = data->aux;
+  /* (our a is cuBLASLt's B) */
+  if (data->scale_a != p->scale_a)
+    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &data->scale_a,
+       sizeof data->scale_a);
+  p->scale_a = data->scale_a;
+  if (data->scale_b != p->scale_b)
+    LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &data->scale_b,
+       sizeof data->scale_b);
+  p->scale_b = data->scale_b;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -262,9 +283,11 @@ static cublasStatus_t fill_in(plan *p, bool a_adjacent, bool b_adjacent, const a
   LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
   if (data->aux)
     LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
+  const int8_t fast = 1;
+  if (g->fast) LT(cublasLtMatmulDescSetAttribute, p->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
   if ((s = point_to(p, data)) != CUBLAS_STATUS_SUCCESS) return s; /* the search uses their alignment */
   if ((s = layout(g, g->dtype, g->m, g->k, g->a, a_adjacent, &p->a)) != CUBLAS_STATUS_SUCCESS) return s;
-  if ((s = layout(g, g->dtype, g->k, g->n, g->b, b_adjacent, &p->b)) != CUBLAS_STATUS_SUCCESS) return s;
+  if ((s = layout(g, b_type(g), g->k, g->n, g->b, b_adjacent, &p->b)) != CUBLAS_STATUS_SUCCESS) return s;
   if ((s = layout(g, g->out, g->m, g->n, c_step, true, &p->c)) != CUBLAS_STATUS_SUCCESS) return s;
   LT(cublasLtMatmulPreferenceCreate, &preference);
   s = search(p, preference, data);
@@ -313,6 +336,22 @@ static ax_status plan_for(const key *k, bool a_adjacent, bool b_adjacent, const 
   return AX_OK;
 }
 
+/* GPUs that multiply eight bits; *yes false: the caller has another way. */
+static ax_status multiplies_eight_bits(ax_device d, bool *yes)
+{
+#ifdef AX_EMULATE
+  (void)d;
+  *yes = !ax_emulate_mode(AX_EMULATED_OLD);
+  return AX_OK;
+#else
+  int major = 0, minor = 0;
+  cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d.index);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d.index);
+  *yes = e == cudaSuccess && major * 10 + minor >= 89;
+  return ax_cuda_status("matrix product", e);
+#endif
+}
+
 static bool small(int64_t v) { return v <= INT32_MAX; }
 
 ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *wanted, const ax_cuda_gemm_data *data, bool *done)
@@ -330,6 +369,10 @@ ax_status ax_cublaslt_gemm(ax_device d, const ax_cuda_gemm *wanted, const ax_cud
   if (!ax_is_float((ax_dtype)wanted->dtype) || !small(wanted->m) || !small(wanted->n) || !small(wanted->k) ||
       !small(wanted->batch))
     return AX_OK;
+  if (ax_is_float8((ax_dtype)wanted->dtype)) {
+    bool able;
+    if ((st = multiplies_eight_bits(d, &able)) != AX_OK || !able) return st;
+  }
   k.g = *wanted;
   ax_cuda_gemm *g = &k.g;
   ax_tidy_steps(g->m, g->k, g->a);

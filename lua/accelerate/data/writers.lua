@@ -19,7 +19,9 @@ end
 -- ---- NumPy --------------------------------------------------------------------------------------
 
 local DESCR = { float32 = "<f4", float64 = "<f8", float16 = "<f2", bfloat16 = "bfloat16", int64 = "<i8",
-  int32 = "<i4", uint8 = "|u1", bool = "|b1", complex64 = "<c8", complex128 = "<c16" }
+  int32 = "<i4", uint8 = "|u1", bool = "|b1", complex64 = "<c8", complex128 = "<c16",
+  float8_e4m3fn = "float8_e4m3fn",
+  float8_e5m2 = "float8_e5m2" }
 
 -- The header of version 1.0: a Python literal, filled with spaces to a multiple of 64 bytes.
 local function npy_header(t)
@@ -30,8 +32,8 @@ local function npy_header(t)
   return "\147NUMPY\1\0" .. string.char(#text % 256, math.floor(#text / 256)) .. text
 end
 
---- Writes a tensor to a NumPy .npy file, in C order. NumPy itself reads bfloat16 only with
---- ml_dtypes.
+--- Writes a tensor to a NumPy .npy file, in C order. NumPy itself reads bfloat16 and the types of
+--- eight bits only with ml_dtypes.
 ---@param path string
 ---@param t accelerate.Tensor any shape and type
 function M.write_npy(path, t)

@@ -16,12 +16,12 @@ local stand_in, kind_of, lost = M.stand_in, M.kind_of, M.lost
 -- ---- tensors ------------------------------------------------------------------------------------
 
 local TENSORS = "tensors here are float32, float64, float16, bfloat16, int64, int32, uint8, bool, "
-  .. "complex64 and complex128"
+  .. "complex64, complex128, float8_e4m3fn and float8_e5m2"
 
 -- Storages of other types, and the bytes of an element.
 local OTHER = { CharStorage = { "int8", 1 }, ShortStorage = { "int16", 2 }, QInt8Storage = { "qint8", 1 },
   QUInt8Storage = { "quint8", 1 }, QInt32Storage = { "qint32", 4 }, QUInt4x2Storage = { "quint4x2", 1 },
-  QUInt2x4Storage = { "quint2x4", 1 }, UntypedStorage = { "bytes", 1 } }
+  QUInt2x4Storage = { "quint2x4", 1 } }
 
 --- Returns the type of a storage whose elements no tensor here can have, and the bytes of an
 --- element; nil for other names.
@@ -81,8 +81,16 @@ CALLS[TENSOR] = function(self, a)
 end
 
 -- Tensors of types that came later than storages of their own: uint16, float8_e4m3fn and others.
-CALLS["torch._utils._rebuild_tensor_v3"] = function(_, a)
-  return lost_tensor(type(a[7]) == "string" and a[7] or "a type that is not known")
+-- Their storages have bytes.
+CALLS["torch._utils._rebuild_tensor_v3"] = function(self, a)
+  local dtype = a[7]
+  if dtype ~= "float8_e4m3fn" and dtype ~= "float8_e5m2" then
+    return lost_tensor(type(dtype) == "string" and dtype or "a type that is not known")
+  end
+  if kind_of(a[1]) ~= "storage" or a[1].name.dtype ~= "uint8" then
+    self:bad("the storage of a tensor of %s is none of bytes", dtype)
+  end
+  return CALLS[TENSOR](self, { stand_in("storage", a[1].name:view(dtype)), a[2], a[3], a[4], a[5] })
 end
 
 CALLS[PARAMETER] = function(self, a)

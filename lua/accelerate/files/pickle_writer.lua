@@ -69,7 +69,8 @@ local function sizes(list)
 end
 
 ---@class accelerate.files.PickledTensor
----@field storage string "FloatStorage"
+---@field storage string "FloatStorage"; "UntypedStorage": elements have a type of one byte
+---@field dtype string
 ---@field key string
 ---@field count integer elements of the storage
 ---@field offset integer
@@ -81,10 +82,11 @@ end
 ---@param t accelerate.files.PickledTensor
 local function tensor(t)
   local flag = t.requires_grad and "\136" or "\137"
-  local made = "ctorch._utils\n_rebuild_tensor_v2\n((" .. text("storage") .. "ctorch\n" .. t.storage ..
-    "\n" ..
-    text(t.key) .. text("cpu") .. integer(t.count) .. "tQ" .. integer(t.offset) .. sizes(t.shape) ..
-    sizes(t.strides) .. flag .. NO_HOOKS .. "tR"
+  local untyped = t.storage == "UntypedStorage"
+  local made = "ctorch._utils\n_rebuild_tensor_v" .. (untyped and 3 or 2) .. "\n((" .. text("storage") ..
+    "ctorch" .. (untyped and ".storage" or "") .. "\n" .. t.storage .. "\n" .. text(t.key) .. text("cpu") ..
+    integer(t.count) .. "tQ" .. integer(t.offset) .. sizes(t.shape) .. sizes(t.strides) .. flag .. NO_HOOKS ..
+    (untyped and "ctorch\n" .. t.dtype .. "\n" or "") .. "tR"
   if not t.parameter then return made end
   return "ctorch._utils\n_rebuild_parameter\n(" .. made .. flag .. NO_HOOKS .. "tR"
 end

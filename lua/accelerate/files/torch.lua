@@ -17,8 +17,12 @@ local STORAGES = { float32 = "FloatStorage", float64 = "DoubleStorage", float16 
   bool = "BoolStorage", complex64 = "ComplexFloatStorage", complex128 = "ComplexDoubleStorage" }
 local DTYPES = {}
 for dtype, name in pairs(STORAGES) do DTYPES["torch." .. name] = dtype end
+-- Types of elements that came later have no storages of their own.
+for _, dtype in ipairs { "float8_e4m3fn", "float8_e5m2" } do STORAGES[dtype] = "UntypedStorage" end
+DTYPES["torch.storage.UntypedStorage"] = "uint8"
 
---- Returns the type of a storage's elements; nil where there are no tensors of it.
+--- Returns the type of a storage's elements; nil where there are no tensors of it. The bytes of one
+--- that has no type are uint8.
 ---@param kind string the storage's class, with its module
 ---@return string?
 function M.dtype_of(kind) return DTYPES[kind] end
@@ -55,7 +59,8 @@ function M.members(value, where)
   for i, view in ipairs(views) do
     local t, piece = flat.tensors[i], pieces[view.piece].tensor
     local shape = view.shape or piece.shape
-    tensors[i] = { storage = STORAGES[t.dtype], key = tostring(view.piece - 1), count = piece:numel(),
+    tensors[i] = { storage = STORAGES[t.dtype], dtype = t.dtype, key = tostring(view.piece - 1),
+      count = piece:numel(),
       offset = view.offset or 0, shape = shape, strides = view.strides or contiguous_strides(shape),
       requires_grad = t.requires_grad and t.is_leaf, parameter = parameter.is(t) }
   end
@@ -75,8 +80,10 @@ function M.members_of_none() return members_with("\128\2N.", {}) end
 ---@return table[]
 function M.members_of_tensor(dtype, shape, count, elements)
   local flat = { value = { tensor = 1 }, tables = {} }
-  return members_with(writer.write(flat, { { storage = STORAGES[dtype], key = "0", count = count, offset = 0,
-    shape = shape, strides = contiguous_strides(shape), requires_grad = false, parameter = false } }),
+  return members_with(writer.write(flat,
+    { { storage = STORAGES[dtype], dtype = dtype, key = "0", count = count,
+    offset = 0, shape = shape, strides = contiguous_strides(shape), requires_grad = false,
+    parameter = false } }),
     { elements })
 end
 

@@ -114,7 +114,8 @@ function parameter.zero_grad(params, set_to_none, ...)
   end
 end
 
-local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true }
+local FLOATS = { float16 = true, bfloat16 = true, float32 = true, float64 = true, float8_e4m3fn = true,
+  float8_e5m2 = true }
 local COMPLEX = { complex64 = true, complex128 = true }
 local PLACE = { dtype = { "string", optional = true }, device = { "string", optional = true },
   non_blocking = { "boolean", optional = true } }

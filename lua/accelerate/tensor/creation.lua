@@ -77,6 +77,8 @@ local FLOATS = {
   float32 = { bits = 32, eps = 2 ^ -23, max = (2 - 2 ^ -23) * 2 ^ 127, tiny = 2 ^ -126, resolution = 1e-6 },
   float16 = { bits = 16, eps = 2 ^ -10, max = 65504, tiny = 2 ^ -14, resolution = 1e-3 },
   bfloat16 = { bits = 16, eps = 2 ^ -7, max = (2 - 2 ^ -7) * 2 ^ 127, tiny = 2 ^ -126, resolution = 1e-2 },
+  float8_e4m3fn = { bits = 8, eps = 2 ^ -3, max = 448, tiny = 2 ^ -6, resolution = 1 },
+  float8_e5m2 = { bits = 8, eps = 2 ^ -2, max = 57344, tiny = 2 ^ -14, resolution = 1 },
 }
 local INTEGERS = {
   int64 = { bits = 64, min = -2 ^ 63, max = 2 ^ 63 }, int32 = { bits = 32, min = -2 ^ 31, max = 2 ^ 31 - 1 },

@@ -1,4 +1,5 @@
 --- Cases of the rows in host/core/ops/copy.def.
+local core = require "accelerate.core"
 local tensor = require "accelerate.tensor"
 local H = require "spec.support.op_cases.helpers"
 local C = H.C
@@ -14,3 +15,4 @@ C._copy = { inputs = { range(-2, 2) }, pointwise = true,
     return tensor.zeros(x.shape, { dtype = "float64" }):copy_(x)
   end, ref = function(x) return x end }
 C._to_device = { spec = "spec/gpu/device_spec.lua" }
+C._lower = { inputs = { range(-2, 2) }, call = core._row "_lower", ref = function(x) return x end }
