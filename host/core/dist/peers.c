@@ -23,6 +23,7 @@
 #include "core/core.h"
 #include "core/dist/steps.h"
 
+#define NAME "accel gradients"
 #define PAGE ((size_t)4096)
 #define KEPT_MOST ((size_t)64 << 20) /* bytes of freed memory */
 
@@ -115,7 +116,7 @@ static area *kept_area(size_t bytes)
 static area *new_area(size_t bytes)
 {
   const size_t room = (bytes + PAGE - 1) / PAGE * PAGE, all = room + 2 * PAGE;
-  const int fd = memfd_create("accel gradients", MFD_CLOEXEC);
+  const int fd = memfd_create(NAME, MFD_CLOEXEC);
   area *a = fd < 0 || ftruncate(fd, (off_t)all) != 0 ? NULL : ax_malloc(sizeof *a);
   void *map = a ? mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
 
@@ -212,6 +213,16 @@ static void forget_gone(void)
   }
 }
 
+/* Is that such a file?  In a namespace of its own a rank has a number that others know as another
+ * process, whose files nobody is to open. */
+static bool is_area(const char *path)
+{
+  static const char name[] = "/memfd:" NAME;
+  char target[sizeof name];
+  return readlink(path, target, sizeof name - 1) == sizeof name - 1 &&
+         memcmp(target, name, sizeof name - 1) == 0;
+}
+
 /* The file of that rank's memory, mapped; NULL: it cannot be. */
 static label *open_file(int32_t process, const ax_place *place, size_t *bytes)
 {
@@ -221,8 +232,8 @@ static label *open_file(int32_t process, const ax_place *place, size_t *bytes)
   int fd;
 
   snprintf(path, sizeof path, "/proc/%d/fd/%d", process, place->fd);
-  if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0) return NULL;
-  if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > (off_t)PAGE) {
+  if (!is_area(path) || (fd = open(path, O_RDWR | O_CLOEXEC)) < 0) return NULL;
+  if (fstat(fd, &facts) == 0 && facts.st_size > (off_t)PAGE) {
     *bytes = (size_t)facts.st_size;
     l = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
