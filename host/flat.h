@@ -57,15 +57,12 @@ typedef struct ax_home {
   uint8_t gathers;
   bool exact;
   ax_claim no_work, *after_work; /* as no_values and after_values, on the working copies */
-  /* A gather under way or ended (coming NULL): the memory that it fills, and what this rank sends;
-   * arriving NULL: there is none */
+  /* A gather that was begun ahead: the memory that it fills, and what this rank sends; coming NULL:
+   * it has ended; arriving NULL: there is none */
   ax_storage *arriving;
   ax_tensor *sent;
   struct ax_work *coming;
   struct ax_flat *listed, *next[3]; /* the layout that was gathered after this one, in each mode */
-  /* [size of the group] where each rank's part ends, whose sizes differ then; NULL: they are
-   * equal */
-  int64_t *ends;
   bool computes; /* the model's forward pass is under way */
   bool *had;     /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
   /* counted: where `away` of the buffers rest, which are cut or whole (place.h); NULL: all are in
@@ -163,6 +160,8 @@ typedef enum { AX_TO_COMPUTE, AX_TO_READ, AX_TO_WRITE } ax_whole_use;
 /* Makes the values whole (a collective of the group, where they are cut and not here yet), and
  * holds them until ax_flat_let_go. */
 AX_API ax_status ax_flat_acquire(ax_flat *f, ax_whole_use use);
+/* The model's forward pass begins, and ends: inside it whoever needs the values gathers them. */
+AX_API void ax_flat_compute(ax_flat *f, bool on);
 /* Ends a use.  The whole buffer is freed with the last one, unless `keep`. */
 AX_API void ax_flat_let_go(ax_flat *f, bool keep);
 /* Frees the whole buffer of values, whoever holds it. */

@@ -204,6 +204,12 @@ static int acquire(lua_State *L)
 /* layout:is_shared() -> whether the whole values are memory of all ranks */
 static int is_shared(lua_State *L) { return push_flag(L, check_layout(L, "is_shared")->home.shared); }
 
+/* layout:is_arriving() -> whether its values are being gathered ahead */
+static int is_arriving(lua_State *L)
+{
+  return push_flag(L, check_layout(L, "is_arriving")->home.arriving != NULL);
+}
+
 /* layout:let_go(keep) */
 static int let_go(lua_State *L)
 {
@@ -226,7 +232,7 @@ static int has_values(lua_State *L)
  * gathers them */
 static int computes(lua_State *L)
 {
-  check_layout(L, "computes")->home.computes = lua_toboolean(L, 2);
+  ax_flat_compute(check_layout(L, "computes"), lua_toboolean(L, 2));
   return 0;
 }
 
@@ -459,6 +465,7 @@ static const luaL_Reg methods[] = {
   { "cut_over", cut_over },
   { "acquire", acquire },
   { "let_go", let_go },
+  { "is_arriving", is_arriving },
   { "computes", computes },
   { "deliver", deliver },
   { "spread", spread },

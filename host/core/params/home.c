@@ -8,8 +8,8 @@
  *   gradients  by the claim, when a backward pass writes the first one: zeros
  * and goes when the use ends, or when ax_flat_deliver has reduced the gradients into the parts.
  * The optimizer never needs the whole buffers: it steps pieces, views of the parts.
- * This file cuts a layout; home_claims.c has the claims, home_values.c and home_grads.c move the
- * two kinds of buffers, presence.c has the list of parameters with a gradient. */
+ * This file cuts a layout; home_claims.c has the claims, home_values.c, gather.c and home_grads.c
+ * move the two kinds of buffers, presence.c has the list of parameters with a gradient. */
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
@@ -219,6 +219,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
   if (h->values && !h->shared && gathers != (ax_dtype)f->dtype) AX_TRY(gather_half(f, gathers));
   if (h->values && !h->shared && !bare) ax_home_take_memory(f->values, &h->no_values);
+  if (h->values && !h->shared) ax_home_list(f);
   return AX_OK;
 out: /* all of it is whole, or in a bare layout nowhere */
   ax_flat_free_home(f);
@@ -229,6 +230,8 @@ void ax_flat_free_home(ax_flat *f)
 {
   ax_home *h = &f->home;
 
+  ax_home_unlist(f);
+  ax_home_forget_arriving(f);
   if (f->values) ax_home_leave_claim(f->values, &h->no_values, &h->after_values);
   if (f->work) ax_home_leave_claim(f->work, &h->no_work, &h->after_work);
   else ax_mfree(h->after_work);

@@ -46,13 +46,22 @@ ax_status ax_home_new_claim(ax_claim **out);
 /* Puts `after` in the place of the layout's own claim, where that stands. */
 void ax_home_leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after);
 
-/* ---- home_values.c */
+/* ---- gather.c */
 
 /* Does the layout compute with working copies that are gathered? */
 static inline bool ax_home_gathers_half(const ax_flat *f)
 {
   return f->home.cut & AX_CUT_VALUES && f->home.gathers != f->dtype;
 }
+/* The ranks' parts -> out; mine: this rank's.  work: see ax_dist_run. */
+ax_status ax_home_all_gather(const ax_flat *f, const ax_tensor *mine, void *out, ax_work **work);
+/* Gives a whole buffer the ranks' parts in its type, and takes its claim off. */
+ax_status ax_home_fill(ax_flat *f, ax_tensor *whole, ax_claim *c);
+/* Ends a gather that was begun ahead, and frees its memory. */
+void ax_home_forget_arriving(ax_flat *f);
+/* Before the first gather, and before the layout is freed. */
+void ax_home_list(ax_flat *f);
+void ax_home_unlist(ax_flat *f);
 /* Memory for what a model computes with, and the parts of all ranks in it. */
 ax_status ax_home_gather(ax_flat *f);
 /* Memory for the values, and the working copies in it, which come here first. */

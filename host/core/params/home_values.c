@@ -1,95 +1,9 @@
-/* Values of a layout that is cut: gathered, given back, and taken as a script has edited them
- * (home.c has the tour). */
+/* Values of a layout that is cut: acquired, given back, and taken as a script has edited them
+ * (home.c has the tour, gather.c brings them). */
 #include "core/params/home.h"
 #include "core/core.h"
-#include "core/dist/watch.h"
 
 #include <string.h>
-
-/* ---- gathering */
-
-/* The ranks' parts -> out; mine: this rank's. */
-static ax_status all_gather(const ax_flat *f, const ax_tensor *mine, void *out)
-{
-  const ax_collective c = { .op = AX_ALL_GATHER,
-                            .dtype = (ax_dtype)mine->dtype,
-                            .kind = f->device.kind,
-                            .index = f->device.index,
-                            .count = mine->numel,
-                            .in = ax_data(mine),
-                            .out = out };
-  return ax_dist_run(f->home.group, &c, NULL);
-}
-
-/* New reference to this rank's part of the values in a type. */
-static ax_status own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out)
-{
-  ax_tensor *const values = f->home.values;
-  ax_status st;
-
-  *out = NULL;
-  AX_TRY(ax_tensor_ready(values, AX_READ));
-  if (dtype == (ax_dtype)f->dtype) *out = ax_tensor_retain(values);
-  else {
-    AX_TRY(ax_tensor_new_on(f->device, dtype, 1, &values->numel, out));
-    AX_TRY(ax_copy(*out, values));
-  }
-  return AX_OK;
-out:
-  ax_tensor_release(*out);
-  *out = NULL;
-  return st;
-}
-
-/* Gives a whole buffer the ranks' parts in its type, and takes its claim off. */
-static ax_status fill(ax_flat *f, ax_tensor *whole, ax_claim *c)
-{
-  ax_storage *fresh = NULL;
-  ax_tensor *mine = NULL;
-  ax_status st;
-
-  AX_TRY(ax_home_refuse_recording(f));
-  AX_TRY(own_part(f, (ax_dtype)whole->dtype, &mine));
-  AX_TRY(ax_storage_new(f->device, whole->storage->bytes, &fresh));
-  AX_TRY(all_gather(f, mine, fresh->data));
-  ax_storage_trade(whole->storage, fresh);
-  ax_claim_take_off(c);
-out:
-  ax_storage_release(fresh);
-  ax_tensor_release(mine);
-  return st;
-}
-
-/* Gives a whole buffer the elements of another, and takes its claim off. */
-static ax_status convert(ax_tensor *whole, ax_claim *c, ax_tensor *from)
-{
-  ax_storage *fresh;
-  ax_status st = ax_storage_new(whole->device, whole->storage->bytes, &fresh);
-
-  if (st != AX_OK) return st;
-  ax_storage_trade(whole->storage, fresh);
-  ax_storage_release(fresh);
-  ax_claim_take_off(c);
-  if ((st = ax_copy(whole, from)) != AX_OK) ax_home_take_memory(whole, c);
-  return st;
-}
-
-ax_status ax_home_gather(ax_flat *f)
-{
-  ax_home *h = &f->home;
-  ax_status st;
-
-  if (!ax_home_gathers_half(f)) return fill(f, f->values, &h->no_values);
-  st = h->exact ? convert(f->work, &h->no_work, f->values) : fill(f, f->work, &h->no_work);
-  for (int k = 0; k < f->n && st == AX_OK; k++) f->params[k]->work_edits = f->params[k]->version->edits;
-  return st;
-}
-
-ax_status ax_home_widen(ax_flat *f)
-{
-  const ax_status st = ax_tensor_ready(f->work, AX_READ);
-  return st == AX_OK ? convert(f->values, &f->home.no_values, f->work) : st;
-}
 
 bool ax_flat_has_values(const ax_flat *f)
 {
@@ -110,7 +24,7 @@ static ax_status gather_exactly(ax_flat *f)
   if (!ax_home_gathers_half(f)) return ax_flat_has_values(f) ? AX_OK : ax_home_gather(f);
   if (h->exact) return AX_OK;
   ax_flat_drop_values(f); /* those that were widened */
-  st = fill(f, f->values, &h->no_values);
+  st = ax_home_fill(f, f->values, &h->no_values);
   h->exact = st == AX_OK;
   return st;
 }
@@ -160,6 +74,7 @@ void ax_flat_drop_values(ax_flat *f)
   h->users = 0;
   share_again(f);
   if (h->shared || !(h->cut & AX_CUT_VALUES)) return;
+  ax_home_forget_arriving(f);
   if (!h->no_values.at) ax_home_take_memory(f->values, &h->no_values);
   if (ax_home_gathers_half(f) && !h->no_work.at) ax_home_take_memory(f->work, &h->no_work);
   h->exact = false;
@@ -180,7 +95,7 @@ ax_status ax_flat_spread(ax_flat *f)
   AX_TRY(ax_home_refuse_recording(f));
   AX_TRY(ax_tensor_ready(f->values, AX_WRITE));
   AX_TRY(ax_home_copy_part(f, f->values, &mine));
-  AX_TRY(all_gather(f, mine, ax_data(f->values)));
+  AX_TRY(ax_home_all_gather(f, mine, ax_data(f->values), NULL));
   ax_flat_touch(f);
 out:
   ax_tensor_release(mine);
