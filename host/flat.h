@@ -63,8 +63,8 @@ typedef struct ax_home {
   ax_tensor *sent;
   struct ax_work *coming;
   struct ax_flat *listed, *next[3]; /* the layout that was gathered after this one, in each mode */
-  bool computes; /* the model's forward pass is under way */
-  bool *had;     /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
+  bool computes;                    /* the model's forward pass is under way */
+  bool *had;                        /* [n] AX_CUT_GRADS: had a gradient when the whole buffer was made */
   /* counted: where `away` of the buffers rest, which are cut or whole (place.h); NULL: all are in
    * the memory that computes */
   struct ax_place *place;
