@@ -59,6 +59,24 @@ function M.find(where, name, opts)
     is_name and name or "NAME")
 end
 
+--- Returns the path of the GGUF file that a call names, by the option gguf_file or by a path that
+--- ends in ".gguf"; nil: it names none.
+---@param where string
+---@param name string
+---@param opts { gguf_file: string?, revision: string, cache_dir: string? }
+---@return string?
+function M.gguf(where, name, opts)
+  local file = opts.gguf_file
+  if not file then return name:find "%.gguf$" and fs.is_file(name) and name or nil end
+  if not fs.is_plain_name(file) then
+    fail("%s: gguf_file must name a file in the folder, got %s", where, options.show(file))
+  end
+  local folder = M.find(where, name, opts)
+  local path = fs.join(folder, file)
+  if not fs.exists(path) then fail("%s: %s has no file '%s'", where, folder, file) end
+  return path
+end
+
 local WEIGHTS = { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
   "pytorch_model.bin.index.json" }
 

@@ -60,19 +60,32 @@ local function templates_of(folder)
   return #list > 0 and list or nil
 end
 
-local FIND = { revision = { "string", default = "main" }, cache_dir = { "string", optional = true } }
+local FIND = { revision = { "string", default = "main" }, cache_dir = { "string", optional = true },
+  gguf_file = { "string", optional = true } }
+
+-- The tokenizer of a GGUF file.
+local function of_gguf(path)
+  local file = require "accelerate.models.gguf.file"("from_pretrained", path)
+  local config, settings = require("accelerate.tokenizers.gguf").of(file)
+  return make(path, config, settings, json.encode(config))
+end
 
 --- Reads the tokenizer of a folder: tokenizer.json, or BERT's vocab.txt, or GPT-2's vocab.json with
 --- merges.txt; and tokenizer_config.json, special_tokens_map.json, added_tokens.json,
 --- chat_template.jinja and additional_chat_templates/NAME.jinja where they are. Tokens that these
 --- name and the vocabulary lacks get the next free ids.
----@param name string the folder, or a name in the local Hugging Face cache (nothing is downloaded)
----@param opts { revision: string?, cache_dir: string? }?
+---@param name string the folder, or a name in the local Hugging Face cache (nothing is downloaded);
+---  or the path of a GGUF file, whose settings hold a tokenizer
+---@param opts { revision: string?, cache_dir: string?, gguf_file: string? }? gguf_file: the name of
+---  a GGUF file in the folder
 ---@return accelerate.Tokenizer
 function M.from_pretrained(name, opts)
   options.value("from_pretrained", "name", name, { "string" })
-  local folder = require("accelerate.models.folder").find("from_pretrained", name,
-    options.check("from_pretrained", opts, FIND))
+  local o = options.check("from_pretrained", opts, FIND)
+  local folders = require "accelerate.models.folder"
+  local path = folders.gguf("from_pretrained", name, o)
+  if path then return of_gguf(path) end
+  local folder = folders.find("from_pretrained", name, o)
   local function path_of(file) return fs.join(folder, file) end
   local function read_if_there(file)
     return fs.exists(path_of(file)) and read_json("from_pretrained", path_of(file)) or nil
@@ -80,7 +93,7 @@ function M.from_pretrained(name, opts)
   local settings, added = read_if_there "tokenizer_config.json" or {}, read_if_there "added_tokens.json"
   specials.merge(settings, read_if_there "special_tokens_map.json")
   settings.chat_template = templates_of(folder) or settings.chat_template
-  local path = path_of "tokenizer.json"
+  path = path_of "tokenizer.json"
   if fs.exists(path) then
     local config, text = read_json("from_pretrained", path)
     return make(path, config, settings, text, added)

@@ -71,10 +71,11 @@ local function bert(where, path, settings)
   }
 end
 
--- The tokens that a call adds around a text, by add_bos_token and add_eos_token (OPT's tokenizer is
+--- Returns the tokens that a call adds around a text, by add_bos_token and add_eos_token (OPT's
+--- tokenizer is
 -- GPT-2's with the first one); nil for none. With a tokenizer.json its post_processor says so, as
 -- in Transformers.
-local function template_of(where, path, vocab, settings)
+function M.template_of(where, path, vocab, settings)
   local tokens, first, second = {}, {}, {}
   local function add(role, type_id, list)
     if settings["add_" .. role] ~= true then return end
@@ -120,7 +121,7 @@ local function gpt2(where, path, merges_path, settings)
   return {
     version = "1.0", added_tokens = added[1] and added or nil,
     pre_tokenizer = { type = "ByteLevel", add_prefix_space = prefix, trim_offsets = true, use_regex = true },
-    post_processor = template_of(where, path, vocab, settings)
+    post_processor = M.template_of(where, path, vocab, settings)
       or { type = "ByteLevel", add_prefix_space = true, trim_offsets = false, use_regex = true },
     decoder = { type = "ByteLevel", add_prefix_space = true, trim_offsets = true, use_regex = true },
     model = { type = "BPE", vocab = vocab, merges = merges },

@@ -1,6 +1,8 @@
 --- GGUF files: settings, tensors, and the configuration and tokenizer that are made of them.
 local configs = require "accelerate.models.gguf.config"
 local core = require "accelerate.core"
+local Tokenizer = require "accelerate.tokenizers.tokenizer"
+local tokenizers = require "accelerate.tokenizers.gguf"
 local File = require "accelerate.models.gguf.file"
 
 return {
@@ -15,7 +17,12 @@ return {
       elseif not tostring(t):find("which is not read", 1, true) then error(t, 0) end
     end
     file:_check()
-    plain.config = configs.of(File("fuzz", path))
+    local whole = File("fuzz", path)
+    if plain.settings["tokenizer.ggml.model"] then
+      local config, settings = tokenizers.of(whole)
+      Tokenizer(path, config, settings):encode "ab <s> \195\169"
+    end
+    plain.config = configs.of(whole)
     return plain
   end,
 }

@@ -7,7 +7,6 @@ local configs = require "accelerate.models.gguf.config"
 local Encoding = require "accelerate.quantisation.encoding"
 local File = require "accelerate.models.gguf.file"
 local folders = require "accelerate.models.folder"
-local fs = require "accelerate.utils.fs"
 local lists = require "accelerate.utils.lists"
 local names = require "accelerate.models.gguf.names"
 local nn = require "accelerate.nn"
@@ -144,8 +143,6 @@ function Gguf:mark(model, dtype)
   end
 end
 
-local ENDING = "%.gguf$"
-
 --- Returns how the weights of a GGUF file rest, where a call names one: by the option gguf_file,
 --- or by a path that ends in ".gguf".
 ---@param where string
@@ -153,20 +150,10 @@ local ENDING = "%.gguf$"
 ---@param o table options of from_pretrained
 ---@return accelerate.models.GgufEncoding?
 function M.asked(where, name, o)
-  if not o.gguf_file then
-    return name:find(ENDING) and fs.is_file(name) and Gguf(where, name) or nil
-  end
-  if o.quantization_config then fail("%s: give gguf_file or quantization_config, not both", where) end
-  if name:find(ENDING) and fs.is_file(name) then
-    fail("%s: '%s' is a file; gguf_file names one in a folder", where, name)
-  end
-  if not fs.is_plain_name(o.gguf_file) then
-    fail("%s: gguf_file must name a file in the folder, got %s", where, options.show(o.gguf_file))
-  end
-  local folder = folders.find(where, name, o)
-  local path = fs.join(folder, o.gguf_file)
-  if not fs.exists(path) then fail("%s: %s has no file '%s'", where, folder, o.gguf_file) end
-  return Gguf(where, path, folder)
+  local path = folders.gguf(where, name, o)
+  if not path then return nil end
+  if o.quantization_config then fail("%s: give a GGUF file or quantization_config, not both", where) end
+  return Gguf(where, path, o.gguf_file and path:match "^(.*)/[^/]*$")
 end
 
 return M
