@@ -64,7 +64,8 @@ describe("Ctrl-C", function()
       if core.memory_stats().limit_bytes < 1e9 then return pending "needs 1 GB of memory" end
       host.in_folder(function(folder)
         local s = Session.open {}
-        s:ask("x = tensor.ones(1e8) a = accelerate.Accelerator() m = nn.Linear(1e4, 1e4, { dtype = 'float32' }) " ..
+        s:ask("x = tensor.ones(1e8) a = accelerate.Accelerator() m = nn.Linear(1e4, 1e4, { dtype = " ..
+          "'float32' }) " ..
           "a:prepare(m) 1 + 1", "^2\n")
         s:send(chunk:format(folder) .. "\r")
         processes.wait_until(10, function()

@@ -15,7 +15,7 @@
 #include "core/io/file.h"
 #include "io.h"
 
-enum { BEHIND = 1 << 25 }; /* bytes after which the disk begins to write what the file has so far */
+enum { BEHIND = 1 << 25 };  /* bytes after which the disk begins to write what the file has so far */
 enum { AWAITED = 1 << 22 }; /* bytes that the disk writes between two looks at the interrupt */
 
 static ax_status failed(const ax_replacement *r, const char *what)
