@@ -26,6 +26,17 @@ describe("plot", function()
     assert.is_truthy(lines[1]:find("[\226].-$") and not lines[5]:find("\226\161\135 *\226$"))
   end)
 
+  it("has two numbers on each axis at least, however little room there is", function()
+    local svg = plot.histogram({ -3.3, 0, 4.3 }, { bins = 4 }):svg { width = 230, height = 120 }
+    local below, height = 0, {}
+    for y, number in svg:gmatch '<text[^>]- y="([%d.]+)"[^>]*>([%-%d.]+)</text>' do
+      height[y] = (height[y] or 0) + 1
+      below = math.max(below, height[y])
+      assert(tonumber(number))
+    end
+    assert.is_true(below >= 2, svg)
+  end)
+
   it("draws the rows of a terminal without UTF-8 in ASCII", function()
     terminal.has_utf8 = function() return false end
     for _, figure in ipairs { plot.curves { 1, 3, 2 }, plot.bars { 1, 2 }, plot.histogram { 1, 1, 2 },

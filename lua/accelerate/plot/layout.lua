@@ -38,19 +38,21 @@ function M.number(value)
   return ("%.4g"):format(value)
 end
 
--- Round numbers within a range, about `wanted` of them.
-local function ticks(least, most, wanted)
-  local rough = (most - least) / math.max(wanted, 1)
-  local power = 10 ^ math.floor(math.log10(rough))
-  local step = 10 * power
-  for _, factor in ipairs { 1, 2, 5 } do
-    if factor * power >= rough then
-      step = factor * power
-      break
-    end
-  end
+local function multiples(least, most, step)
   local list = {}
   for i = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) do list[#list + 1] = i * step end
+  return list
+end
+
+-- Round numbers within a range, about `wanted` of them, and two at least: one alone gives no scale.
+local function ticks(least, most, wanted)
+  local rough = (most - least) / math.max(wanted, 1)
+  local power, list = 10 ^ math.floor(math.log10(rough)), {}
+  for _, factor in ipairs { 10, 5, 2, 1, 0.5 } do
+    local finer = multiples(least, most, factor * power)
+    if #list >= 2 and factor * power < rough then break end
+    list = finer
+  end
   return list
 end
 
