@@ -105,3 +105,65 @@ print(type(m.wieght), m.wieght == nil, rawget(m, "wieght"))
     assert.equal("", err)
   end)
 end)
+
+-- The annotations say which fields may be nil; reading one is no mistake in any run.
+describe("a field that may be nil", function()
+  local annotations = require "host.tools.annotations"
+  local class = require "accelerate.utils.class"
+  local public = require "host.tools.public"
+
+  -- Every class of the loaded modules, by name.
+  local function classes()
+    local found = {}
+    for _, page in ipairs(public.PAGES) do require(page[2]) end
+    for name, module in pairs(package.loaded) do
+      if name:find "^accelerate" and type(module) == "table" then
+        for _, value in pairs(class.itself(module) and { module } or module) do
+          if class.itself(value) then found[value.__name] = value end
+        end
+      end
+    end
+    return found
+  end
+
+  local function optional_fields(body)
+    for _, path in ipairs(public.files_under { "lua/accelerate" }) do
+      local lines = annotations.lines(path)
+      for n, line in ipairs(lines) do
+        local name = line:match "^%-%-%-@class%s+[%w_.]*%f[%w_]([%w_]+)"
+        local last = n
+        while name and lines[last] and lines[last]:find "^%-%-%-" do last = last + 1 end
+        if name and (lines[last] or ""):find "= [%w_.]*class" then
+          for _, field in ipairs(annotations.above(path, last).fields) do
+            if field.optional then body(name, field.name) end
+          end
+        end
+      end
+    end
+  end
+
+  it("is known to its class", function()
+    local known, missing, count = classes(), {}, 0
+    optional_fields(function(name, field)
+      local root = known[name]
+      while root and rawget(root, "__base") do root = root.__base end
+      if not root then return end -- a class that no module hands out
+      count = count + 1
+      if not (root._optional and root._optional[field]) then missing[#missing + 1] = name .. "." .. field end
+    end)
+    assert.same({}, missing)
+    assert.is_true(count > 20, count)
+  end)
+
+  it("draws no remark", function()
+    local status, _, err = run([[
+local t = require "accelerate.tokenizers".train_bpe({ "a" }, { vocab_size = 258 })
+local data = require "accelerate.data"
+local loader = data.DataLoader({ 1, 2 }, { collate_fn = function(x) return x end })
+local list = { t.pad_token, t.pad_token_id, loader.sampler, loader.worker_init_fn }
+print(#list)
+]], { "--strict" })
+    assert.equal("", err)
+    assert.equal(0, status)
+  end)
+end)

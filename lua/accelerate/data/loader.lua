@@ -60,6 +60,8 @@ local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_wo
 ---@field background boolean? nil: when it pays
 ---@field pin_memory boolean
 local DataLoader = class("DataLoader")
+class.optional(DataLoader,
+  "batch_size sampler batch_sampler collate_fn generator prefetch_factor worker_init_fn background")
 enumerable.of_iter(DataLoader)
 
 local function refuse(given, names, because)

@@ -125,6 +125,7 @@ local FURTHER = 2 ^ 40
 ---@field generator accelerate.Generator never nil; ranks must agree on its state
 ---@field epoch integer? epoch of the next pass, once set_epoch was called
 local DrawnSampler = class("DrawnSampler")
+class.optional(DrawnSampler, "epoch")
 enumerable.of_iter(DrawnSampler)
 DrawnSampler.seekable = true
 M.DrawnSampler = DrawnSampler

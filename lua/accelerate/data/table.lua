@@ -30,6 +30,7 @@ local rows_in, value_at, torch_column =
 ---@field [string] accelerate.Tensor|any[] a column by its name, in whatever format: a tensor, or a
 ---  list where its values are no numbers; a method or field of the same name comes first
 local Table = class("TableDataset", dataset.Dataset)
+class.optional(Table, "format")
 
 -- A column is a list of values or a tensor (data/columns.lua). `_rows` maps rows to places in the
 -- columns; nil: place i is row i.

@@ -102,6 +102,7 @@ end
 ---@field real_items integer? number of items in the last round before it was filled; nil until a
 ---  pass has filled one
 local Shard = class("BatchSamplerShard")
+class.optional(Shard, "batch_size real_items")
 enumerable.of_iter(Shard)
 Shard.seekable = true  -- iter takes a number of batches to skip
 

@@ -26,6 +26,7 @@ local COMMON = core._common_generator() -- the same numbers on all ranks, also i
 ---@field steps accelerate.deferred.Step[]
 ---@field lost string? why the values cannot be made
 local Drawn = class("Drawn")
+class.optional(Drawn, "lost")
 
 -- Elements of tensors that an edit keeps: those of a larger one would be as good as the values.
 local MOST_KEPT = 2 ^ 18

@@ -14,6 +14,7 @@ local fail = options.fail
 ---@field name string "tp[0,1]"; "world" for the group of all ranks
 ---@field mesh integer[]? of a mesh's group: its ranks
 local ProcessGroup = class("ProcessGroup")
+class.optional(ProcessGroup, "mesh")
 
 -- `handle`: the core's group; nil: the world, or (rank -1) none.
 function ProcessGroup:init(handle, facts)

@@ -27,6 +27,7 @@ local M = {}
 ---@field has_rsample boolean
 ---@field has_enumerate_support boolean
 local Distribution = class "Distribution"
+class.optional(Distribution, "param_shape")
 Distribution.has_enumerate_support = false
 
 -- Fields that are computed when they are read. Derived classes take this over.

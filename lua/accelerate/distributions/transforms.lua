@@ -23,6 +23,7 @@ local M = {}
 ---@field codomain_event_dim integer dimensions of what comes out
 ---@field event_dim integer|nil both, where they are one number
 local Transform = class "Transform"
+class.optional(Transform, "event_dim")
 orders.arrange(Transform)
 Transform.bijective, Transform.sign = true, 1
 Transform.domain_event_dim, Transform.codomain_event_dim = 0, 0

@@ -24,6 +24,7 @@ local M = {}
 --- Brings the arguments of a module to a device, and its weights: once, or with `offload` for each
 --- forward, after which they are left without elements, on the device "meta".
 local AlignDevicesHook = class("AlignDevicesHook", base.ModelHook)
+class.optional(AlignDevicesHook, "execution_device weights_map skip_keys")
 M.AlignDevicesHook = AlignDevicesHook
 
 local ALIGN = {

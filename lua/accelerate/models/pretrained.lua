@@ -12,6 +12,7 @@ local nn = require "accelerate.nn"
 local config = require "accelerate.models.config"
 local loading = require "accelerate.models.loading"
 local fs = require "accelerate.utils.fs"
+local class = require "accelerate.utils.class"
 
 local fail = options.fail
 
@@ -25,6 +26,7 @@ local M = { classes = {} }
 ---@field generate fun(self: accelerate.models.PreTrainedModel, input_ids: accelerate.Tensor|table,
 ---  opts?: table): any of models that write tokens: decoders, encoder-decoders
 local PreTrainedModel = nn.class("PreTrainedModel")
+class.optional(PreTrainedModel, "generation_config")
 M.PreTrainedModel = PreTrainedModel
 
 local FIELDS = {}

@@ -24,6 +24,7 @@ local M = {}
 ---@field root integer first rank that takes part in the current reduction with gradients of its own
 ---@field latest integer? a rank that continued after another one was done
 local UnevenInputs = class.open("UnevenInputs")
+class.optional(UnevenInputs, "latest")
 
 function UnevenInputs:init(models) self.models, self.root = models, 0 end
 

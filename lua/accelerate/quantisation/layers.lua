@@ -21,6 +21,7 @@ local M = {}
 ---@field more accelerate.Tensor?
 ---@field encoding string
 local EncodedLinear = class("EncodedLinear", nn.Linear)
+class.optional(EncodedLinear, "scales more")
 EncodedLinear._builtin = true
 -- codes are (out, in), whatever the class of layer that they come from
 EncodedLinear._transposed = false

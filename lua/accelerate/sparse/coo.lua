@@ -24,6 +24,7 @@ local fail = options.fail
 ---@field requires_grad boolean of the values
 ---@field grad accelerate.sparse.SparseTensor? the gradient of the values, at their positions
 local SparseTensor = class("SparseTensor")
+class.optional(SparseTensor, "grad")
 SparseTensor.__described =
   "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product, and with the sparse one first "
   .. "s + x a sum; see accelerate.sparse)"

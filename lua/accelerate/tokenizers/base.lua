@@ -41,7 +41,9 @@ Tokenizer._ROLES = ROLES
 local ROLE_OF, IS_ID = {}, {}
 for _, role in ipairs(ROLES) do
   ROLE_OF[role], ROLE_OF[role .. "_id"], IS_ID[role .. "_id"] = role, role, true
+  class.optional(Tokenizer, ("%s %s_id"):format(role, role))
 end
+class.optional(Tokenizer, "chat_template")
 
 -- Roles, also those of a model's own tokens ("image_token"), and their ids.
 function Tokenizer.__index(self, key)

@@ -79,8 +79,11 @@ local function define(Class, key, value)
   rawset(Class, key, value)
 end
 
--- Where a name is in no class.
-local function lacks(Class, key) strictness.missed_field(Class, key) end
+-- Where a name is in no class. The last one has the names of all that derive from it.
+local function lacks(Class, key)
+  local optional = rawget(Class, "_optional")
+  if not (optional and optional[key]) then strictness.missed_field(Class, key) end
+end
 
 local function make_class(name, base, on_assign)
   if type(name) ~= "string" or name == "" then
@@ -118,6 +121,16 @@ end
 function class.open(name, base)
   local Class = make_class(name, base, nil)
   return Class
+end
+
+--- Says which fields of a class's objects may be nil: reading them there is no mistake.
+---@param Class table
+---@param names string with spaces between
+function class.optional(Class, names)
+  while rawget(Class, "__base") do Class = Class.__base end
+  local optional = rawget(Class, "_optional") or {}
+  rawset(Class, "_optional", optional)
+  for name in names:gmatch "%S+" do optional[name] = true end
 end
 
 --- Returns whether `value` is an instance of `Class`, or of a class derived from it.

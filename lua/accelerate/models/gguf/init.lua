@@ -26,6 +26,7 @@ local SETTINGS = lists.set { "rope_freqs.weight", "rope_factors_short.weight", "
 ---@field kinds string[] types of models that the architecture stands for
 ---@field folder string? of generation_config.json, where gguf_file names a file in it
 local Gguf = class("GgufEncoding", Encoding)
+class.optional(Gguf, "folder")
 Gguf.torch_dtype = "float32"
 
 function Gguf:init(where, path, folder)

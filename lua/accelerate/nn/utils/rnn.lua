@@ -21,6 +21,7 @@ local M = {}
 ---  sequence; nil: the batch was sorted
 ---@field unsorted_indices accelerate.Tensor? int64, the inverse
 local PackedSequence = class("PackedSequence")
+class.optional(PackedSequence, "sorted_indices unsorted_indices")
 M.PackedSequence = PackedSequence
 
 function M._is_packed(value) return class.is(value, PackedSequence) end
