@@ -269,7 +269,8 @@ dist.all_to_all(tensor.ones(3), { input_split_sizes = { 1, 2 }, output_split_siz
   end)
 end)
 
--- A loss of a rank's x through a collective, summed over the ranks, against differences in float64.
+-- A loss of a rank's x through a collective, summed over the ranks, against differences in float64;
+-- then the sum of its gradient's squares likewise.
 local GRADIENTS = [[
 local f = dist.functional
 local cases = {
@@ -280,6 +281,25 @@ local cases = {
   ["reduce_scatter mean"] = function(x) return f.reduce_scatter(x, { op = "mean" }) end,
   all_to_all = function(x) return f.all_to_all(x) end,
 }
+-- Compares `got`, this rank's gradient of total(x), with differences, rank by rank.
+local function compare(name, got, total, x)
+  for owner = 0, n - 1 do
+    for k = 1, x:numel() do
+      local sides = {}
+      for _, h in ipairs { 1e-6, -1e-6 } do
+        local moved = x:clone()
+        if owner == rank then moved:view(-1)[k] = x:view(-1)[k]:item() + h end
+        sides[#sides + 1] = dist.all_reduce(total(moved):detach()):item()
+      end
+      local slope = (sides[1] - sides[2]) / 2e-6
+      if owner == rank then
+        local own = got:view(-1)[k]:item()
+        assert(math.abs(own - slope) < 1e-6 * math.max(1, math.abs(slope)),
+          ("%s: %g, expected %g"):format(name, own, slope))
+      end
+    end
+  end
+end
 local names = {}
 for name in pairs(cases) do names[#names + 1] = name end
 table.sort(names)
@@ -288,30 +308,15 @@ for _, name in ipairs(names) do
   local x = tensor.randn(2 * n, 2, { dtype = "float64" })
   local c = tensor.randn(unpack(cases[name](x).shape)):double()
   local function loss(t) return (cases[name](t):square() * c):sum() end
-  local function total(t) return dist.all_reduce(loss(t):detach()):item() end
-  local leaf = x:clone():requires_grad_()
-  loss(leaf):backward()
-  for owner = 0, n - 1 do
-    for k = 1, x:numel() do
-      local sides = {}
-      for _, h in ipairs { 1e-6, -1e-6 } do
-        local moved = x:clone()
-        if owner == rank then moved:view(-1)[k] = x:view(-1)[k]:item() + h end
-        sides[#sides + 1] = total(moved)
-      end
-      local slope = (sides[1] - sides[2]) / 2e-6
-      if owner == rank then
-        local got = leaf.grad:view(-1)[k]:item()
-        assert(math.abs(got - slope) < 1e-6 * math.max(1, math.abs(slope)),
-          ("%s: %g, expected %g"):format(name, got, slope))
-      end
-    end
+  local function gradient(t, again)
+    local leaf = t:clone():requires_grad_()
+    return tensor.grad(loss(leaf), leaf, { create_graph = again }), leaf
   end
-  -- the gradient's gradient: of sum(g^2) by x
-  leaf = x:clone():requires_grad_()
-  local g = tensor.grad(loss(leaf), leaf, { create_graph = true })
-  local second = tensor.grad(g:square():sum(), leaf)
-  assert(second:abs():sum():item() > 0)
+  compare(name, gradient(x), loss, x)
+  local g, leaf = gradient(x, true)
+  compare(name .. ", again", tensor.grad(g:square():sum(), leaf), function(t)
+    return gradient(t):square():sum()
+  end, x)
 end
 ]]
 
