@@ -5,12 +5,14 @@
 --- ACCEL_SHARED_PARAMETERS=0 makes the ranks gather; then all of them use the same units.
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
+local fs = require "accelerate.utils.fs"
 local F, state = require "accelerate.nn.functional", require "accelerate.state"
 local parallel = require "accelerate.parallel"
 local plans = require "accelerate.parallel.sharded.plan"
 
 local RANKS, RANK = state.PartialState().num_processes, state.PartialState().process_index
 local GATHERS = os.getenv "ACCEL_SHARED_PARAMETERS" == "0"
+local FOLDER = os.getenv "TMPDIR" or "/tmp"
 local ROWS = 3 -- of a rank's slice
 
 --- Whole numbers that depend on the seed alone, alike on every rank.
@@ -99,6 +101,18 @@ local OPTIMIZERS = {
   { "NAdam", { lr = 0.003, eps = 1e-2 } }, { "Adamax", { lr = 0.003, eps = 1e-2 } },
 }
 
+local function draw_plan(p, draw)
+  p.strategy = one_of(draw, { "ZeRO-1", "ZeRO-2", "ZeRO-3", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD" })
+  local copies = {}
+  for n = 1, RANKS do if RANKS % n == 0 then copies[#copies + 1] = n end end
+  p.replicate = one_of(draw, copies)
+  p.reshard, p.whole = draw(1, 2) == 1, draw(1, 4) == 1
+  p.units, p.recompute = draw(0, 2), draw(1, 5) == 1
+  p.offload = one_of(draw, { false, false, "states", "values", "all" })
+  p.meta = draw(1, 3) == 1 -- prepare makes the values
+  if draw(1, 8) == 1 then p.strategy, p.replicate = "replicas", RANKS end
+end
+
 -- Everything that both trainings share.
 local function program(seed)
   local draw = numbers(seed)
@@ -110,15 +124,14 @@ local function program(seed)
   p.evaluate = draw(1, 3) == 1    -- a pass without gradients after each step
   p.edit = one_of(draw, { false, false, "in place", "summon" })
   p.thaw = draw(1, 4) == 1        -- frozen parameters train from step 2 on
-  p.strategy = one_of(draw, { "ZeRO-1", "ZeRO-2", "ZeRO-3", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD" })
-  local copies = {}
-  for n = 1, RANKS do if RANKS % n == 0 then copies[#copies + 1] = n end end
-  p.replicate = one_of(draw, copies)
-  p.reshard, p.whole = draw(1, 2) == 1, draw(1, 4) == 1
-  p.units, p.recompute = draw(0, 2), draw(1, 5) == 1
-  if draw(1, 8) == 1 then p.strategy, p.replicate = "replicas", RANKS end
+  draw_plan(p, draw)
+  if draw(1, 4) == 1 then -- it goes on after a step, under another plan
+    p.resume, p.keep = setmetatable({}, { __index = p }), false
+    draw_plan(p.resume, draw)
+  end
   -- Buckets of replicas take one gradient of a parameter in a pass.
-  p.avoids = { some = GATHERS, recomputed = p.strategy == "replicas" }
+  p.avoids = { some = GATHERS, recomputed = p.strategy == "replicas"
+    or p.resume and p.resume.strategy == "replicas" }
   return p
 end
 
@@ -126,15 +139,17 @@ local function describe(p)
   local list = {}
   for _, key in ipairs { "strategy", "replicate", "reshard", "units", "accumulate", "clip", "value", "edit",
     "keep",
-    "thaw", "whole", "evaluate", "recompute" } do
+    "thaw", "whole", "evaluate", "recompute", "offload", "meta" } do
     list[#list + 1] = key .. " " .. tostring(p[key])
   end
+  if p.resume then list[#list + 1] = "then " .. p.resume.strategy end
   return ("seed %d: %s, %s"):format(p.seed, p.optimizer[1], table.concat(list, ", "))
 end
 
-local function start(p)
+local function start(p, meta)
   core.manual_seed(p.seed)
-  local model = Net(numbers(p.draw_model))
+  local model = meta and accelerate.init_empty_weights(Net, numbers(p.draw_model))
+    or Net(numbers(p.draw_model))
   for k, when in ipairs(model.when) do
     if p.avoids[when] then model.when[k] = "always" end
   end
@@ -197,15 +212,52 @@ local function units_of(p, model)
   return list
 end
 
-local function sharded(p)
+-- Whether ranks offload to files, under another plan than that of replicas.
+local FILES = { states = { states = "disk" }, values = { values = "disk" },
+  all = { states = "disk", values = "disk", gradients = "disk" } }
+
+local function offload_of(p)
+  local list = {}
+  for kind, place in pairs(FILES[p.offload] or {}) do list[kind] = place end
+  list.path = next(list) and FOLDER or nil
+  return list
+end
+
+local function plan_of(p)
+  if p.strategy == "replicas" then return nil end
+  return plans.new(p.strategy, { replicate = p.replicate, shard = RANKS / p.replicate,
+    offload = offload_of(p),
+    reshard_after_forward = p.reshard, whole_in_no_sync = p.whole, activation_checkpointing = p.recompute,
+    units = function(model) return units_of(p, model) end }, RANKS)
+end
+
+local function prepared(p)
   state.reset()
   local accelerator = accelerate.Accelerator { cpu = true, gradient_accumulation_steps = p.accumulate }
-  accelerator._plan = p.strategy ~= "replicas"
-    and plans.new(p.strategy, { replicate = p.replicate, shard = RANKS / p.replicate,
-    reshard_after_forward = p.reshard, whole_in_no_sync = p.whole, activation_checkpointing = p.recompute,
-    units = function(model) return units_of(p, model) end }, RANKS) or nil
-  local model, optimizer, slice_of = start(p)
+  accelerator._plan = plan_of(p)
+  local model, optimizer, slice_of = start(p, p.meta)
   model, optimizer = accelerator:prepare(model, optimizer)
+  return accelerator, model, optimizer, slice_of
+end
+
+-- Another start, which goes on from what this one saves.
+local function resumed(p, accelerator)
+  local place = { RANK == 0 and os.tmpname() }
+  accelerate.utils.broadcast_object_list(place)
+  local folder = place[1] .. ".d"
+  accelerator:save_state(folder)
+  local next_accelerator, model, optimizer = prepared(p.resume)
+  next_accelerator:load_state(folder)
+  next_accelerator:wait_for_everyone()
+  if RANK == 0 then
+    os.remove(place[1])
+    fs.remove_tree(folder)
+  end
+  return next_accelerator, model, optimizer
+end
+
+local function sharded(p)
+  local accelerator, model, optimizer, slice_of = prepared(p)
   for step = 1, p.steps do
     if p.thaw and step == 2 then thaw(model) end
     for micro = 1, p.accumulate do
@@ -225,6 +277,7 @@ local function sharded(p)
     if p.edit == "summon" and step == 1 then
       accelerate.utils.summon_full_params(model, { writeback = true }, function() edit(model) end)
     end
+    if p.resume and step == 1 then accelerator, model, optimizer = resumed(p, accelerator) end
   end
   return parallel.summon(model, false, nil, function() return values(model) end)
 end

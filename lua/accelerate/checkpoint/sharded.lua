@@ -238,9 +238,10 @@ local function received(to, v)
 end
 
 -- The nested value that the values' paths describe, without its first name. A collective; returns
--- it on rank 0.
-local function nested(to)
+-- it on rank 0. always: the name of a table that is there also when nothing is in it.
+local function nested(to, always)
   local root = ordered.new()
+  if always then root[always] = ordered.new() end
   for _, v in ipairs(to.list) do
     local value, at = v.value, root
     if v.dtype then value = received(to, v) end
@@ -254,8 +255,8 @@ local function nested(to)
   return root
 end
 
-local function save_full(save, name, to)
-  local value = nested(to)
+local function save_full(save, name, to, always)
+  local value = nested(to, always)
   if to.rank ~= 0 then return end
   files.write(value, fs.join(save.draft, name), false, "save_state", save.files)
 end
@@ -283,7 +284,7 @@ end
 ---@param names table<accelerate.Tensor, string> of its parameters
 function M.save_optimizer(accelerator, save, kind, i, optimizer, names)
   local to = optimizer_values(accelerator, optimizer, names)
-  if kind == "full" then save_full(save, M.names.optimizer(i), to)
+  if kind == "full" then save_full(save, M.names.optimizer(i), to, "state")
   else save_folder(save, M.names.optimizer_folder(i), to) end
 end
 
