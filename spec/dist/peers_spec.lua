@@ -171,6 +171,23 @@ describe("gradients that ranks reduce where they are", function()
     ]])
   end)
 
+  it("are kept when they are freed, until the cache is emptied", function()
+    works(2, [[
+      local function use()
+        local whole, layout = open(2 ^ 20)
+        dist.all_reduce(whole:fill_(1))
+        layout:dissolve()
+      end
+      use()
+      collectgarbage() collectgarbage()
+      assert(mapped() == 2, mapped())
+      core.empty_cache()
+      assert(mapped() == 1, mapped())  -- the other rank's, until this one maps another
+      use()
+      assert(mapped() == 2, mapped())
+    ]])
+  end)
+
   it("stay as they are while a loader's worker writes its copy", function()
     works(2, [[
       local data = require "accelerate.data"

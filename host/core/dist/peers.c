@@ -22,6 +22,7 @@
 
 #include "core/core.h"
 #include "core/dist/steps.h"
+#include "core/memory/emptied.h"
 
 #define NAME "accel gradients"
 #define PAGE ((size_t)4096)
@@ -82,15 +83,22 @@ static void free_area(area *a)
   ax_mfree(a);
 }
 
-/* Newer ones are first. */
-static void keep_few(void)
+/* Frees what is beyond `most` bytes of freed memory.  Newer ones are first. */
+static void keep(size_t most)
 {
   size_t kept = 0;
 
   for (area *a = areas, *next; a; a = next) {
     next = a->next;
-    if (!a->used && (kept += a->room) > KEPT_MOST) free_area(a);
+    if (!a->used && (kept += a->room) > most) free_area(a);
   }
+}
+
+static void keep_none(void)
+{
+  pthread_mutex_lock(&lock);
+  keep(0);
+  pthread_mutex_unlock(&lock);
 }
 
 static void release(ax_storage *s)
@@ -101,7 +109,7 @@ static void release(ax_storage *s)
   ax_memory_count_foreign(-(int64_t)a->room);
   a->used = false;
   if (!is_own(a)) free_area(a);
-  else keep_few();
+  else keep(KEPT_MOST);
   pthread_mutex_unlock(&lock);
 }
 
@@ -125,6 +133,7 @@ static area *new_area(size_t bytes)
     if (fd >= 0) close(fd);
     return NULL;
   }
+  ax_memory_on_empty_cache(keep_none);
   madvise(map, all, MADV_HUGEPAGE);
   *a = (area){ .next = areas, .label = map, .bytes = all, .room = room, .fd = fd };
   a->label->owner = (int32_t)getpid();

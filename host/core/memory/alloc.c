@@ -9,6 +9,7 @@
  * One lock guards the lists; it is never contended while one thread runs a rank. */
 #define _GNU_SOURCE
 #include "core/core.h"
+#include "core/memory/emptied.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -267,8 +268,12 @@ void ax_memory_reset_peak(void)
   pthread_mutex_unlock(&lock);
 }
 
+static void (*emptied)(void);
+void ax_memory_on_empty_cache(void (*fn)(void)) { emptied = fn; }
+
 void ax_memory_empty_cache(void)
 {
+  if (emptied) emptied();
   pthread_mutex_lock(&lock);
   empty_cache();
   pthread_mutex_unlock(&lock);
