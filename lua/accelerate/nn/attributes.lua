@@ -41,9 +41,9 @@ local INSTEAD = {
 }
 
 -- Members that modules may have or not, as they were made: nil is an answer.
-class.optional(Module, [[bias weight in_proj_weight in_proj_bias q_proj_weight k_proj_weight v_proj_weight bias_k
-  bias_v running_mean running_var num_batches_tracked padding_idx max_norm norm kdim vdim
-  output_padding scale_factor size]])
+class.optional(Module, [[bias weight in_proj_weight in_proj_bias q_proj_weight k_proj_weight
+  v_proj_weight bias_k bias_v running_mean running_var num_batches_tracked padding_idx max_norm
+  norm kdim vdim output_padding scale_factor size]])
 
 -- Where a name is in no class: it is not called for members that are there.
 getmetatable(Module).__index = function(_, key)
