@@ -181,7 +181,7 @@ AX_FN double ax_mish_slope_f64(double x)
   X(softplus, x * p0 > p1 ? x : FN(softplus)(x * p0) / p0) \
   X(logsigmoid, FN(log_sigmoid)(x)) \
   X(hardsigmoid, x <= -3 ? (T)0 : x >= 3 ? (T)1 : FN(sixth)(x) + (T)0.5) \
-  X(hardswish, x <= -3 ? (T)0 : x >= 3 ? x : FN(sixth)(x * (x + 3))) \
+  X(hardswish, x <= -3 ? x * (T)0 : x >= 3 ? x : FN(sixth)(x * (x + 3))) \
   X(softshrink, x > p0 ? x - p0 : x < -p0 ? x + p0 : x * 0) \
   X(hardshrink, x >= -p0 && x <= p0 ? (T)0 : x)
 /* those that integers have, too */

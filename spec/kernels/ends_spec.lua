@@ -33,6 +33,15 @@ describe("gelu", function()
   end)
 end)
 
+describe("hardswish", function()
+  it("is -0 below -3, and no number at -infinity, as PyTorch's products are", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local y = F.hardswish(tensor.tensor({ -inf, inf, -3, -5, nan, 4 }, { dtype = dtype }))
+      same({ nan, inf, -0, -0, nan, 4 }, y:double(), true)
+    end
+  end)
+end)
+
 describe("losses of differences", function()
   it("have PyTorch's gradients where the difference is infinite or NaN", function()
     local A, B = { inf, -inf, inf, nan, 1, 0, inf }, { 0, 0, inf, 0, nan, inf, -inf }
