@@ -371,7 +371,7 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
     const ax_setting *s = &plan->set[i];
     const char *name = ax_settings[i].name;
     const int width = ax_settings[i].engine >= 0 ? 38 : 28;
-    if (ax_settings[i].engine >= 0 && !plan->set[ax_settings[i].engine].number) continue;
+    if (ax_settings[i].engine >= 0 && !ax_engine_is_on(plan, ax_settings[i].engine)) continue;
     if (i == AX_SET_num_cpu_threads_per_process && isnan(s->number)) {
       bool given;
       int threads = ax_config_threads(plan, ranks, &given);

@@ -152,9 +152,21 @@ static const char *text_of(const config_file *c, const ax_yaml_node *v, const ax
   return ax_plan_text(c->plan, "%s", v->text);
 }
 
+/* The first values of a list with commas between them: one more than any row takes. */
+static const char *joined(const config_file *c, const ax_yaml_node *list)
+{
+  const char *text = "";
+  const ax_yaml_node *v = list->first;
+  for (int i = 0; v && i < 4; i++, v = v->next)
+    text = ax_plan_text(c->plan, "%s%s%s", text, *text ? "," : "", v->text ? v->text : "?");
+  return text;
+}
+
 static int set(const config_file *c, int id, const char *key, const ax_yaml_node *v)
 {
   if (!v || !ax_setting_is_default(c->plan, id)) return 0;
+  if (v->kind == AX_YAML_LIST && id == AX_SET_fp8_override_linear_precision)
+    return ax_setting_assign(c->plan, id, joined(c, v), origin_of(c, v, key));
   if (v->kind == AX_YAML_LIST || v->kind == AX_YAML_MAP || strlen(v->text) != v->size) {
     ax_print(stderr, "accel-run: %s:%d: %s: expected one value, got %s\n", c->path, v->line, key,
              ax_yaml_kind_name(v->kind));
@@ -312,6 +324,7 @@ typedef struct engine_map {
 static const engine_map engine_maps[] = {
   { "fsdp_config", "fsdp_", AX_SET_use_fsdp },
   { "parallelism_config", "parallelism_config_", AX_SET_use_parallelism_config },
+  { "fp8_config", "fp8_", AX_SET_mixed_precision },
   { "deepspeed_config", "", AX_SET_use_deepspeed }, /* Accelerate names its keys as the options */
 };
 #define N_ENGINE_MAPS ((int)(sizeof engine_maps / sizeof *engine_maps))
@@ -322,9 +335,16 @@ static int find_engine_setting(const config_file *c, const engine_map *m, const 
   const bool whole = strncmp(name, m->prefix, strlen(m->prefix)) == 0;
   int id = ax_setting_find(whole ? name : ax_plan_text(c->plan, "%s%s", m->prefix, name));
 
-  /* as early versions called it */
-  if (strcmp(name + (whole ? strlen(m->prefix) : 0), "backward_prefetch_policy") == 0)
-    id = AX_SET_fsdp_backward_prefetch;
+  /* as early versions called it, and as Accelerate's questions do */
+  static const struct {
+    const char *name;
+    int id;
+  } others[] = { { "backward_prefetch_policy", AX_SET_fsdp_backward_prefetch },
+                 { "amax_history_length", AX_SET_fp8_amax_history_len },
+                 { "amax_compute_algorithm", AX_SET_fp8_amax_compute_algo },
+                 { "optimization_level", AX_SET_fp8_opt_level } };
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (strcmp(name + (whole ? strlen(m->prefix) : 0), others[i].name) == 0) id = others[i].id;
   return id >= 0 && ax_settings[id].engine == m->engine ? id : -1;
 }
 
@@ -375,7 +395,7 @@ static int set_engines(const config_file *c)
   if (map && map->first && c->plan->set[AX_SET_num_processes].number != 1)
     status = imply(c, AX_SET_use_parallelism_config, "true", map, "parallelism_config");
   for (int i = 0; i < N_ENGINE_MAPS && status == 0; i++) {
-    if (!c->plan->set[engine_maps[i].engine].number) continue;
+    if (!ax_engine_is_on(c->plan, engine_maps[i].engine)) continue;
     if ((status = find_map(c, engine_maps[i].name, &map)) == 0 && map)
       status = set_engine(c, &engine_maps[i], map);
   }

@@ -1,5 +1,5 @@
-/* engines.c: the settings of an engine (FSDP, ParallelismConfig, DeepSpeed): they have an effect
- * only with its switch, and travel to the ranks as the variables of Accelerate's launcher.
+/* engines.c: the settings of an engine (FSDP, ParallelismConfig, DeepSpeed, FP8): they have an
+ * effect only with its switch, and travel to the ranks as the variables of Accelerate's launcher.
  *
  * A variable of an engine that is not switched on may hold anything: other programs read it. */
 #define _GNU_SOURCE
@@ -9,7 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_on(const ax_plan *plan, int id) { return plan->set[ax_settings[id].engine].number != 0; }
+bool ax_engine_is_on(const ax_plan *plan, int engine)
+{
+  if (engine == AX_SET_mixed_precision) return strcmp(plan->set[engine].text, "fp8") == 0;
+  return plan->set[engine].number != 0;
+}
+
+const char *ax_engine_option(int engine)
+{
+  return engine == AX_SET_mixed_precision ? "mixed_precision fp8" : ax_settings[engine].name;
+}
+
+static bool is_on(const ax_plan *plan, int id) { return ax_engine_is_on(plan, ax_settings[id].engine); }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -25,7 +36,7 @@ static int check_values(ax_plan *plan)
       if ((status = ax_setting_assign(plan, i, s.text, s.origin)) != 0) return status;
     } else if (ax_setting_is_option(plan, i) && !plan->set[AX_SET_quiet].number) {
       ax_print(stderr, "accel-run: %s has no effect without --%s\n", s.origin,
-               ax_settings[ax_settings[i].engine].name);
+               ax_engine_option(ax_settings[i].engine));
     }
   }
   return 0;
@@ -86,6 +97,30 @@ static int check_deepspeed(const ax_plan *plan)
   return 0;
 }
 
+/* The three truth values of override_linear_precision; false: there are others. */
+static bool three_flags(const char *text, bool flags[3])
+{
+  for (int i = 0; i < 3; i++) {
+    const size_t n = strcspn(text, ",");
+    flags[i] = n == 4 && strncasecmp(text, "true", 4) == 0;
+    if (!flags[i] && !(n == 5 && strncasecmp(text, "false", 5) == 0)) return false;
+    if (text[n] != (i < 2 ? ',' : '\0')) return false;
+    text += n + 1;
+  }
+  return true;
+}
+
+static int check_fp8(const ax_plan *plan)
+{
+  const ax_setting *s = &plan->set[AX_SET_fp8_override_linear_precision];
+  bool flags[3];
+
+  if (strcmp(s->text, "none") == 0 || three_flags(s->text, flags)) return 0;
+  ax_print(stderr, "accel-run: %s: expected three of true and false, such as false,false,true; got '%s'\n",
+           s->origin, s->text);
+  return AX_EXIT_USAGE;
+}
+
 int ax_engines_check(ax_plan *plan)
 {
   int status;
@@ -93,6 +128,7 @@ int ax_engines_check(ax_plan *plan)
   if ((status = check_values(plan)) != 0) return status;
   if (plan->set[AX_SET_use_fsdp].number && (status = check_fsdp(plan)) != 0) return status;
   if (plan->set[AX_SET_use_deepspeed].number && (status = check_deepspeed(plan)) != 0) return status;
+  if (ax_engine_is_on(plan, AX_SET_mixed_precision) && (status = check_fp8(plan)) != 0) return status;
   return plan->set[AX_SET_use_parallelism_config].number ? check_parallelism(plan) : 0;
 }
 
@@ -117,6 +153,19 @@ static void export_fields(const ax_plan *plan)
   setenv("ACCELERATE_CONFIG_DS_FIELDS", text, 1);
 }
 
+/* Accelerate has a variable for each of the three. */
+static void export_overrides(const ax_plan *plan)
+{
+  static const char *const names[3] = { "ACCELERATE_FP8_OVERRIDE_FPROP", "ACCELERATE_FP8_OVERRIDE_DGRAD",
+                                        "ACCELERATE_FP8_OVERRIDE_WGRAD" };
+  bool flags[3];
+
+  if (!ax_engine_is_on(plan, AX_SET_mixed_precision) ||
+      !three_flags(plan->set[AX_SET_fp8_override_linear_precision].text, flags))
+    return;
+  for (int i = 0; i < 3; i++) setenv(names[i], flags[i] ? "true" : "false", 1);
+}
+
 void ax_engines_export(const ax_plan *plan)
 {
   char *text = NULL;
@@ -129,10 +178,13 @@ void ax_engines_export(const ax_plan *plan)
     if (r->engine < 0 || !r->env || !is_on(plan, i) || strcmp(s->text, "none") == 0 ||
         strstr(s->origin, r->env))
       continue;
-    setenv(r->env, s->text, 1);
+    /* (what nobody gave is the recipe's default in the library, too) */
+    if (r->engine == AX_SET_mixed_precision && ax_setting_is_default(plan, i)) continue;
+    setenv(r->env, r->kind == AX_KIND_SWITCH ? (s->number ? "true" : "false") : s->text, 1);
     if (origins && !strpbrk(s->origin, "\t\n")) fprintf(origins, "%s\t%s\n", r->env, s->origin);
   }
   if (origins && fclose(origins) == 0 && size > 0) setenv(ORIGINS, text, 1);
   free(text);
+  export_overrides(plan);
   export_fields(plan);
 }

@@ -119,7 +119,10 @@ static const char *const variables[] = {
   "TORCH_DEVICE",
   "BYPASS_DEVICE_MAP",
   "ENABLE_RICH",
-  "FP8_BACKEND",
+  "FP8_OVERRIDE_FPROP",
+  "FP8_OVERRIDE_DGRAD",
+  "FP8_OVERRIDE_WGRAD",
+  "FP8_USE_MXFP8_BLOCK_SCALING",
   "INIT_INCLUDE_BUFFERS",
   "USE_XPU",
   "USE_HPU",
@@ -411,7 +414,7 @@ void ax_config_help(FILE *f)
   for (i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting_row *r = &ax_settings[i];
     if (r->engine >= 0 && r->engine != ax_settings[i - 1].engine)
-      fprintf(f, "\n with --%s\n", ax_settings[r->engine].name);
+      fprintf(f, "\n with --%s\n", ax_engine_option(r->engine));
     fprintf(f, "  --%s%s%s\n      %s\n      (%s%sdefault %s)\n", r->name, r->argument ? " " : "",
             r->argument ? r->argument : "", r->help, r->env ? r->env : "", r->env ? "; " : "", r->standard);
   }

@@ -57,6 +57,10 @@ int ax_setting_assign(ax_plan *plan, int id, const char *text, const char *origi
 /* Whether neither option nor environment has set it. */
 bool ax_setting_is_default(const ax_plan *plan, int id);
 bool ax_setting_is_option(const ax_plan *plan, int id);
+/* Whether an engine, which is a row's number, is switched on: a switch, or mixed_precision fp8. */
+bool ax_engine_is_on(const ax_plan *plan, int engine);
+/* The option that switches it on. */
+const char *ax_engine_option(int engine);
 /* A text that lives as long as the plan.  Never NULL: "" without memory. */
 const char *ax_plan_text(ax_plan *plan, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Prints why the engine is not there; returns AX_EXIT_USAGE.  `value`: what chose it, or NULL. */

@@ -6,7 +6,7 @@
 ---
 --- This file has its constructor and its fields; its methods are in accelerator/, a file for each
 --- thing they are about.
-local env = require "accelerate.utils.environment"
+local float8 = require "accelerate.accelerator.float8"
 local options = require "accelerate.utils.options"
 local properties = require "accelerate.utils.properties"
 local arguments = require "accelerate.accelerator.arguments"
@@ -68,14 +68,9 @@ local GET = {
   --- Whether an optimizer was prepared that updates inside backward (LOMO, AdaLOMO).
   has_lomo_optimizer = function(self) return self._has_lomo_optimizer end,
   autocast_handler = function(self) return self._autocast_handler end,
-  --- The FP8 engine that ACCELERATE_FP8_BACKEND names. No FP8 engine exists, and fp8_enabled is
-  --- always false.
-  fp8_backend = function()
-    return options.value("Accelerator", "ACCELERATE_FP8_BACKEND",
-      env.text("ACCELERATE_FP8_BACKEND", "NO"):upper(),
-      { "string", one_of = { "NO", "TE", "MSAMP", "AO" } })
-  end,
-  fp8_enabled = constant(false),
+  --- The backend whose recipe is in force, or that ACCELERATE_FP8_BACKEND names.
+  fp8_backend = float8.backend,
+  fp8_enabled = function() return state.asked_fp8() end,
   is_fsdp2 = of_state "is_fsdp2", is_composable_parallelism_enabled = of_state "is_fsdp2",
   parallelism_config = of_state "parallelism_config", torch_device_mesh = of_state "device_mesh",
   tensor_parallel_rank = rank_along("tensor_parallel_rank", "tensor", "tp"),
@@ -123,11 +118,12 @@ local SET = {
 ---@field is_last_process boolean the highest rank
 ---@field use_distributed boolean whether there are several ranks
 ---@field multi_device boolean whether there are several ranks, each on a device other than the CPU
----@field mixed_precision "no"|"fp16"|"bf16" what prepared models compute in
+---@field mixed_precision "no"|"fp16"|"bf16"|"fp8" what prepared models compute in
 ---@field native_amp boolean whether their forwards are cast
 ---@field scaler table? the loss scaler; nil without one
----@field fp8_enabled boolean false: there is no FP8
----@field fp8_backend string what would compute in FP8, as ACCELERATE_FP8_BACKEND says
+---@field fp8_enabled boolean whether mixed_precision = "fp8" was requested
+---@field fp8_backend string "AO" or "TE", after the recipe in force; else what
+---  ACCELERATE_FP8_BACKEND says
 ---@field autocast_handler accelerate.AutocastKwargs? as given in kwargs_handlers
 ---@field sync_gradients boolean whether this batch's gradients are reduced and applied; may be set
 ---@field gradient_accumulation_steps integer batches in a window; may be set
@@ -206,6 +202,7 @@ M.Accelerator = properties.callable("Accelerator", function(opts)
   self._ranks = self._state.num_processes
   self._trackers = {}
   self._engine_schedules = setmetatable({}, { __mode = "k" })
+  float8.settle(self)
   if state.lower_type() == "float16" then self._scaler = make_scaler(self) end
   return self
 end)

@@ -158,12 +158,6 @@ describe("handlers", function()
       { backend = { "glooo", 5 }, init_method = { "tcp://10.0.0.1:29500", 5 }, timeout = { 0, -1, "60" } })
     assert.are.equal(1800, accelerate.InitProcessGroupKwargs({ backend = "gloo" }).timeout)
   end)
-
-  it("for FP8 say that there is none", function()
-    for _, name in ipairs { "AORecipeKwargs", "TERecipeKwargs", "MSAMPRecipeKwargs", "FP8RecipeKwargs" } do
-      assert.error_matches(function() utils[name] {} end, name .. ": FP8 is not there yet")
-    end
-  end)
 end)
 
 describe("the process group's handler", function()

@@ -235,7 +235,8 @@ describe("each key that Accelerate has written", function()
       seen[key], uses[row.use] = true, true
     end
     for _, key in ipairs { "top.ipex_config", "ipex_config.ipex_enabled", "top.deepspeed_config",
-      "fp8_config.backend", "tp_config.tp_size", "fp8_config.margin", "sagemaker.region" } do
+      "fp8_config.optimization_level", "tp_config.tp_size", "fp8_config.amax_history_length",
+      "sagemaker.region" } do
       assert.is_true(seen[key], key)
     end
     for _, use in ipairs { "DONE", "REFUSED", "ABOVE_1", "NOTED", "UNUSED" } do
@@ -269,14 +270,8 @@ describe("each key that Accelerate has written", function()
           assert.same({ "runs\n", "" }, { out, err })
         end
         local chosen = config(file_with(row, row.why))
-        if row.why == "mixed_precision: fp8" then
-          chosen["x.lua"] = "require('accelerate').Accelerator()"
-          local _, err = run(1, chosen, { "--config_file", "c.yaml", "x.lua" })
-          has(err, "no FP8 backend is there")
-        else
-          local _, err = run(2, chosen, WORDS)
-          has(err, row.why)
-        end
+        local _, err = run(2, chosen, WORDS)
+        has(err, row.why)
       end)
     end
   end
@@ -323,6 +318,43 @@ describe("a configuration whose aliases stand for very many values", function()
 end)
 
 describe("launch options of Accelerate", function()
+  local NAMES = { "BACKEND", "MARGIN", "INTERVAL", "FORMAT", "AMAX_HISTORY_LEN", "AMAX_COMPUTE_ALGO",
+    "OVERRIDE_FPROP", "OVERRIDE_DGRAD", "OVERRIDE_WGRAD", "USE_AUTOCAST_DURING_EVAL", "OPT_LEVEL",
+    "PAD_INNER_DIM", "ENABLE_FSDP_FLOAT8_ALL_GATHER" }
+  local SHOW = "for _, name in ipairs { '" .. table.concat(NAMES, "', '") .. "' } do " ..
+    "io.write(tostring(os.getenv('ACCELERATE_FP8_' .. name)), ' ') end print()"
+
+  it("of FP8 reach the ranks", function()
+    local out = run(0, {}, { "--mixed_precision", "fp8", "--fp8_backend", "te", "--fp8_margin", "-2",
+      "--fp8_interval=3", "--fp8_format", "e4m3", "--fp8_amax_history_len", "16", "--fp8_amax_compute_algo",
+      "max", "--fp8_override_linear_precision", "false,False,true", "--fp8_use_autocast_during_eval",
+      "--fp8_opt_level", "O1", "--fp8_pad_inner_dim", "false", "--fp8_enable_fsdp_float8_all_gather", "false",
+      "-e", SHOW })
+    assert.equal("te -2 3 e4m3 16 max false false true true O1 false false \n", out)
+    out = run(0, {}, { "--mixed_precision", "fp8", "-e", SHOW })
+    assert.equal(("nil "):rep(#NAMES) .. "\n", out)
+    local _, err = run(2, {}, { "--mixed_precision", "fp8", "--fp8_override_linear_precision", "true,false",
+      "-e",
+      SHOW })
+    has(err, "--fp8_override_linear_precision: expected three of true and false, such as false,false,true")
+    _, err = run(2, {}, { "--mixed_precision", "fp8", "--fp8_format", "E3M4", "-e", SHOW })
+    has(err, "--fp8_format: expected HYBRID|E4M3|E5M2, got 'E3M4'")
+  end)
+
+  it("of FP8 are keys of fp8_config, which counts with mixed_precision fp8 alone", function()
+    local text = "distributed_type: 'NO'\nmixed_precision: %s\nfp8_config:\n  backend: TE\n  margin: 1\n" ..
+      "  fp8_format: HYBRID\n  amax_history_length: 8\n  amax_compute_algorithm: max\n" ..
+      "  override_linear_precision: [false, true, false]\n  use_autocast_during_eval: true\n"
+    local words = { "--config_file", "c.yaml", "-e", SHOW }
+    local out, err = run(0, config(text:format "fp8"), words)
+    assert.equal("TE 1 nil HYBRID 8 max false true false true nil nil nil \n", out)
+    assert.equal("", err)
+    out, err = run(0, config(text:format "bf16"), words)
+    assert.same({ ("nil "):rep(#NAMES) .. "\n", "" }, { out, err })
+    local _, wrong = run(2, config((text:gsub("margin: 1", "margin: much")):format "fp8"), words)
+    has(wrong, "c.yaml:5: margin: expected a whole number, got 'much'")
+  end)
+
   it("for what is not there are refused with the reason, or have no effect, which a line says", function()
     for word, message in pairs {
       ["--use_megatron_lm"] = "Megatron-LM is not there", ["--tpu"] = "no backend for TPUs" } do

@@ -36,6 +36,8 @@ return {
       "accelerate/profiler_spec: calls on_trace_ready at the end where there is no schedule, and keeps " ..
         "the events" } },
   { "AORecipeKwargs, TERecipeKwargs, MSAMPRecipeKwargs, FP8RecipeKwargs (deprecated)",
-    later = "FP8 is not there yet; use mixed_precision = 'bf16'",
-    spec = "accelerate/config_spec: for FP8 say that there is none" },
+    spec = {
+      "accelerate/float8_spec: have Accelerate's fields and defaults",
+      "accelerate/float8_spec: say what is wrong, and what is not there",
+      "accelerate/float8_spec: takes scales from earlier steps, as transformer-engine does" } },
 }

@@ -51,7 +51,7 @@ return {
     "cli/engines_spec: travel to the ranks as variables, with Accelerate's defaults",
     "cli/engines_spec: are checked, and name what was expected" } },
   { "Megatron: --megatron_lm_* (27 options)", spec = NO_ENGINE },
-  { "FP8: --fp8_backend and --fp8_* (12 options)", spec = NO_ENGINE },
+  { "FP8: --fp8_backend and --fp8_* (12 options)", spec = "cli/config_spec: of FP8 reach the ranks" },
   { "--aws_access_key_id, --aws_secret_access_key", spec = NO_ENGINE },
   { "--mpirun_hostfile",
     spec = "dist/machines_mpi_spec: which --mpirun_hostfile names are started by mpirun" },

@@ -29,6 +29,7 @@ M.GROUPS = {
   "logging_progress_debugging_profiling",
   "memory_helpers",
   "local_sgd",
+  "fp8",
   "big_model_loading_and_inference",
   "quantisation",
   "launchers_from_code",

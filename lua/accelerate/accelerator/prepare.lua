@@ -9,6 +9,7 @@ local mixed_precision = require "accelerate.precision.mixed_precision"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local flat = require "accelerate.parallel.flat"
+local float8 = require "accelerate.accelerator.float8"
 local parallel = require "accelerate.parallel"
 local places = require "accelerate.parallel.sharded.places"
 local sharded = require "accelerate.parallel.sharded"
@@ -89,7 +90,9 @@ function Accelerator:prepare_model(model, opts)
     deferred.settle("prepare_model", model, self.device)
     if opts.device_placement then model:to(self.device) end
   end
+  float8.convert(self, model)
   mixed_precision.wrap(model, self._autocast_handler)
+  float8.wrap(self, model)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then

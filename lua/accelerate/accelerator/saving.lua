@@ -1,6 +1,7 @@
 --- What an Accelerator writes and reads.  Methods of accelerate.Accelerator.
 local class = require "accelerate.utils.class"
 local data_loader = require "accelerate.data_loader"
+local float8 = require "accelerate.accelerator.float8"
 local kinds = require "accelerate.accelerator.types"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -227,5 +228,8 @@ end
 function Accelerator:maybe_context_parallel(...) -- luacheck: ignore 212/self
   return alone(scope.arguments("maybe_context_parallel", CONTEXT, ...))
 end
+
+-- For checkpoints: the scales of eight bits that models have between steps.
+function Accelerator:_float8_scales() return float8.scales(self._models) end
 
 return Accelerator

@@ -169,6 +169,13 @@ local function windows_of(models)
   return list
 end
 
+-- The scales of eight bits that models have between steps, model by model.
+local function scales_of(accelerator)
+  local list = {}
+  for i, scales in pairs(accelerator:_float8_scales()) do list[tostring(i - 1)] = scales:state_dict() end
+  return next(list) and list
+end
+
 -- Buffers that ranks keep apart, by "<model>.<buffer>".
 local function own_buffers(models, ranks)
   local list = {}
@@ -191,7 +198,8 @@ local function own_values(accelerator)
   return {
     step = accelerator.step, num_processes = accelerator.num_processes, random = random_states(),
     sync_gradients = gradient_state.sync_gradients, window = accelerator._window or false,
-    windows = windows_of(models), loaders = loaders, buffers = own_buffers(models, accelerator.num_processes),
+    windows = windows_of(models), loaders = loaders, float8 = scales_of(accelerator),
+      buffers = own_buffers(models, accelerator.num_processes),
   }
 end
 
@@ -402,8 +410,22 @@ local function restore_random(accelerator, source, random)
   core._math_random_state(random.math_random)
 end
 
+-- A run that computes in eight bits goes on with the scales that it had.
+local function restore_scales(accelerator, source, own)
+  local saved = own.float8 or {}
+  for i, scales in pairs(accelerator:_float8_scales()) do
+    local own_saved = type(saved) == "table" and saved[tostring(i - 1)]
+    if type(own_saved) ~= "table" then
+      fail("load_state: %s: %s has no scales of eight bits for model %d of this Accelerator", source.path,
+        own.file, i)
+    end
+    with_file(source, own.file, scales.load_state_dict, scales, own_saved)
+  end
+end
+
 local function restore_own(accelerator, source, found)
   local own = found.own
+  restore_scales(accelerator, source, own)
   accelerator.step = own.step
   gradient_state.sync_gradients = own.sync_gradients
   for _, optimizer in ipairs(accelerator._optimizers) do optimizer.optimizer:zero_grad() end

@@ -13,9 +13,8 @@ local GROUPS = {
     avg_losses_across_data_parallel_group]],
   ["tensor and context parallelism"] = [[TorchTensorParallelPlugin
     TorchTensorParallelConfig TorchContextParallelConfig get_model_tp_size]],
-  ["quantisation by torchao"] = [[CustomDtype torchao_required has_ao_layers]],
-  ["FP8"] = [[apply_fp8_autowrap contextual_fp8_autocast convert_model convert_model_to_fp8_ao
-    has_transformer_engine_layers filter_first_and_last_linear_layers]],
+  ["quantisation by torchao"] = [[CustomDtype torchao_required]],
+  ["FP8 as a library has it; apply_fp8_autowrap wraps a forward"] = [[contextual_fp8_autocast]],
   ["compilation of graphs; dynamo_backend = \"cudagraphs\" records steps on a GPU"] = [[
     TorchDynamoPlugin compile_regions has_compiled_regions is_compiled_module]],
 }

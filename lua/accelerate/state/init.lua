@@ -1,6 +1,7 @@
 --- Ranks and devices (PartialState), and the settings of the run (AcceleratorState). Each is one
 --- object for the process; calling the class returns it.
 local core = require "accelerate.core"
+local driver = require "accelerate.machine.driver"
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -455,25 +456,33 @@ M.AcceleratorState = properties.callable("AcceleratorState", function(opts)
   return accelerator_state
 end, { _reset_state = reset_state })
 
---- Raises when a mode is not available on this device. Gives a notice when it has another meaning
---- there.
-local function check_precision(from, mode, device)
-  if mode == "fp8" then
-    fail("%s = 'fp8': no FP8 backend is there (torchao, transformer-engine and msamp are GPU libraries " ..
-      "for Python); use 'bf16'", from)
+--- Returns the mode that a device has in place of one. Gives a notice where it is another one, or
+--- has another meaning there.
+local function checked_precision(from, mode, device)
+  local major, minor
+  if mode == "fp8" and device ~= "cpu" then major, minor = driver.capability_of(device) end
+  if major and major * 10 + minor < 89 then
+    notice.main_once("%s = 'fp8': %s does not multiply in eight bits, which takes compute capability 8.9; " ..
+      "it computes in fp16 instead", from, device)
+    return "fp16"
   elseif mode == "fp16" and device == "cpu" then
     notice.main_once(
       "%s = 'fp16': on the CPU it computes in float32, without loss scaling; 'bf16' casts here", from)
   end
+  return mode
 end
 
 --- Returns the compute type of mixed precision; nil without it.
 ---@return ("bfloat16"|"float16")?
 function M.lower_type()
   local mode = settings and settings.mixed_precision
-  if mode == "bf16" then return "bfloat16" end
+  if mode == "bf16" or mode == "fp8" then return "bfloat16" end
   if mode == "fp16" and settings.facts.device ~= "cpu" then return "float16" end
 end
+
+--- Returns whether FP8 was requested of the first Accelerator, also where the device has none.
+---@return boolean
+function M.asked_fp8() return settings ~= nil and settings.asked == "fp8" end
 
 --- Returns the first Accelerator's engines, by the names of its arguments; nil before there is one.
 ---@return table<string, any>?
@@ -505,8 +514,9 @@ function M.set_up(wanted)
     if wanted.cpu and shared.device ~= "cpu" and not env.text(VARIABLE) then
       fail("cpu = true: PartialState() was called before, and settled on %s; give cpu there", shared.device)
     end
-    check_precision(from, given, shared.device)
-    settings = { mixed_precision = given, facts = shared, distributed_type = wanted.distributed_type,
+    local precision = checked_precision(from, given, shared.device)
+    settings = { mixed_precision = precision, asked = given, facts = shared,
+      distributed_type = wanted.distributed_type,
       engines = wanted.engines or {} }
   end
   return accelerator_state

@@ -43,6 +43,7 @@ local members = {
   MSAMPRecipeKwargs = dataclasses .. "MSAMPRecipeKwargs",
   FP8RecipeKwargs = dataclasses .. "FP8RecipeKwargs",
   PrecisionType = dataclasses .. "PrecisionType",
+  FP8BackendType = dataclasses .. "FP8BackendType",
   RNGType = random .. "RNGType",
   DynamoBackend = dataclasses .. "DynamoBackend",
   capture = "accelerate.capture.step:capture",
@@ -117,6 +118,9 @@ add("accelerate.big_modeling.dispatch", [[cpu_offload cpu_offload_with_hook disk
 add("accelerate.big_modeling.plan", "plan_device_map")
 add("accelerate.data.grid", "make_grid")
 add("accelerate.quantisation", "BnbQuantizationConfig load_and_quantize_model has_4bit_bnb_layers")
+add("accelerate.precision.float8_models", [[convert_model convert_model_to_fp8_ao apply_fp8_autowrap
+  has_ao_layers has_transformer_engine_layers filter_linear_layers find_first_last_linear_layers
+  filter_first_and_last_linear_layers]])
 add("accelerate.files", "save load safe_open load_safetensors")
 add("accelerate.utils.models", [[extract_model_from_parallel get_module_children_bottom_up
   clean_state_dict_for_safetensors model_has_dtensor is_peft_model install_xla]])

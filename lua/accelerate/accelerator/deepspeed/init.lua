@@ -63,6 +63,9 @@ function M.engines(o, argument)
   if argument then given = o[argument] end
   local all, list = read_plugins(argument, given)
   local wanted = o.mixed_precision or env.text("ACCELERATE_MIXED_PRECISION", "no"):lower()
+  if wanted == "fp8" then
+    fail("Accelerator: mixed_precision = 'fp8': under DeepSpeed it is not there; use 'bf16'")
+  end
   if PRECISIONS[wanted] then wanted = precision_of(list, wanted) end
   list[1]:_set_selected(true)
   return { deepspeed_plugins = all, deepspeed_plugin = list[1] }, wanted

@@ -437,7 +437,7 @@ M.DeepSpeedPlugin = properties.callable("DeepSpeedPlugin", function(opts)
   self._order, self._origins, self._selected = made, {}, false
   if opts.enable_msamp or opts.enable_msamp == nil
     and env.text("ACCELERATE_FP8_BACKEND", ""):upper() == "MSAMP" then
-    fail("DeepSpeedPlugin: enable_msamp: there is no FP8 backend; use mixed_precision = 'bf16'")
+    fail("DeepSpeedPlugin: enable_msamp: MS-AMP's recipe is not there; use mixed_precision = 'bf16'")
   end
   local values, origins = read_fields(opts)
   local given = opts.hf_ds_config

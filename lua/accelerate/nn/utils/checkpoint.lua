@@ -7,6 +7,7 @@
 ---   end
 
 local core = require "accelerate.core"
+local modes = require "accelerate.utils.modes"
 local options = require "accelerate.utils.options"
 local scope = require "accelerate.utils.scope"
 
@@ -35,10 +36,13 @@ end
 local function with_saved_rng(saved, fn)
   local now = saved.states and states_of(saved.generators)
   local region = core.autocast_enter(saved.autocast, saved.dtype, saved.cache)
+  local float8 = modes.float8
+  modes.float8 = saved.float8
   if now then set_states(saved.generators, saved.states) end
   local ok, err = xpcall(fn, scope.traced)
   if now then set_states(saved.generators, now) end
   core.autocast_leave(region)
+  modes.float8 = float8
   if not ok then error(err, 0) end
 end
 
@@ -257,6 +261,7 @@ function checkpoint.with(opts, fn, ...)
   local run, args = opened(type(fn) == "function" and fn or function(...) return fn(...) end, ...)
   local saved = { fn = run }
   saved.autocast, saved.dtype, saved.cache = core.autocast_state()
+  saved.float8 = modes.float8
   if o.preserve_rng_state then
     saved.generators = generators_of(o.generators)
     saved.states = states_of(saved.generators)

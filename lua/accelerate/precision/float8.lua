@@ -1,0 +1,147 @@
+--- Linear layers that compute in eight bits: their products take inputs and weights in
+--- float8_e4m3fn, and gradients in float8_e5m2, each times a scale that makes its largest size the
+--- type's. Sums are float32, results the type of the inputs.
+---
+--- A scale is that of the tensor itself, or follows from the sizes of earlier ones
+--- (accelerate.precision.float8_scales).
+local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
+local modes = require "accelerate.utils.modes"
+local options = require "accelerate.utils.options"
+
+local fail = options.fail
+
+local M = {}
+
+local cast, product, lower = core._row "_float8_cast", core._row "_float8_product", core._row "_lower"
+local linear = core.linear
+
+---@class accelerate.Float8Recipe
+---@field forward accelerate.DType of inputs and weights
+---@field backward accelerate.DType of gradients
+---@field high { fprop: boolean, dgrad: boolean, wgrad: boolean } products that are not in eight
+---  bits
+---@field pads boolean whether any number of rows will do; else it must be a multiple of 16
+---@field scales accelerate.Float8Scales? nil: each tensor has its own
+---@field always boolean whether layers compute so wherever they are called; else inside the
+---  forward of the model alone
+
+-- What a layer's tensors are to its scales.
+local INPUT, WEIGHT, GRADIENT = 1, 2, 3
+
+-- A layer of a model: its recipe, and its number among the model's.
+---@class accelerate.Float8Use
+---@field recipe accelerate.Float8Recipe
+---@field at integer
+
+-- t in eight bits, its transpose if it is `turned`, and what makes t of it again.
+local function rounded(use, which, t, turned)
+  local recipe = use.recipe
+  local dtype = which == GRADIENT and recipe.backward or recipe.forward
+  local scales, mode = recipe.scales, modes.float8
+  local values, across, numbers = cast(t, scales and scales:of(use.at, which), dtype, turned)
+  -- (in a backward pass there is no mode: what is differentiated has been computed in one)
+  if scales and (which == GRADIENT or mode.notes) then scales:note(use.at, which, numbers) end
+  return values, across, numbers
+end
+
+local Product = core.Function {
+  name = "float8_linear",
+  forward = function(ctx, x, weight, bias, use)
+    local need, high = ctx.needs_input_grad, use.recipe.high
+    local turns_x, turns_weight = need[2] and not high.wgrad, need[1] and not high.dgrad
+    local x8, x8t, xs, w8, w8t, ws
+    if turns_x or not high.fprop then x8, x8t, xs = rounded(use, INPUT, x, turns_x) end
+    if turns_weight or not high.fprop then w8, w8t, ws = rounded(use, WEIGHT, weight, turns_weight) end
+    ctx.use, ctx.x_dtype, ctx.weight_dtype = use, x.dtype, weight.dtype
+    ctx:save_for_backward(turns_x and x8t or nil, xs, turns_weight and w8t or nil, ws,
+      need[2] and high.wgrad and x or nil, need[1] and high.dgrad and weight or nil)
+    if high.fprop then return linear(x, weight, bias) end
+    return product(x8, w8, xs, ws, bias, x.dtype, true)
+  end,
+  backward = function(ctx, g)
+    local need, use = ctx.needs_input_grad, ctx.use
+    local high = use.recipe.high
+    if core.is_grad_enabled() then
+      fail("float8_linear: create_graph is not available through a layer in eight bits: rounding has no " ..
+        "gradient of its own")
+    end
+    local x8t, xs, w8t, ws, x, weight = ctx:saved_tensors()
+    local in_dx, in_dw = need[1] and not high.dgrad, need[2] and not high.wgrad
+    local g8, g8t, gs, dx, dw
+    if in_dx or in_dw then g8, g8t, gs = rounded(use, GRADIENT, g, in_dw) end
+    if in_dx then dx = product(g8, w8t, gs, ws, nil, ctx.x_dtype, false)
+    elseif need[1] then dx = g:matmul(weight) end
+    if in_dw then dw = product(g8t, x8t, gs, xs, nil, ctx.weight_dtype, false)
+    elseif need[2] then dw = g:t():matmul(x) end
+    return dx, dw, need[3] and g:sum(1) or nil
+  end,
+}
+
+local function check_rows(layer, rows)
+  if rows % 16 == 0 then return end
+  fail("%s: the input has %d rows, and with pad_inner_dim = false their number must be a multiple of 16",
+    layer:_brief(), rows)
+end
+
+local FLOATS = { float32 = true, bfloat16 = true, float16 = true }
+
+-- y = x W^T + b over the last dim.
+local function run(layer, use, x)
+  local values = layer._values
+  local weight, bias = lower(values.weight), values.bias
+  x = lower(x)
+  if not FLOATS[x.dtype] or weight.dtype ~= x.dtype then return linear(x, weight, bias) end
+  local shape, cols = x.shape, weight:size(2)
+  if shape[#shape] ~= cols then return linear(x, weight, bias) end -- its error
+  if #shape ~= 2 then x = x:reshape(-1, cols) end
+  if not use.recipe.pads then check_rows(layer, x:size(1)) end
+  if bias then
+    bias = lower(bias)
+    if bias.dtype ~= x.dtype then bias = bias:to(x.dtype) end
+  end
+  local y = Product(x, weight, bias, use)
+  if #shape == 2 then return y end
+  shape[#shape] = weight:size(1)
+  return y:view(shape)
+end
+
+-- ---- layers -------------------------------------------------------------------------------------
+
+-- Layer -> how it is used. A copy of a layer has none, and computes as its former class does.
+local uses = setmetatable({}, { __mode = "k" })
+-- Class of layers -> the class that they become.
+local classes = setmetatable({}, { __mode = "k" })
+
+local function class_for(Source)
+  local Class = classes[Source]
+  if Class then return Class end
+  Class = class("Float8" .. Source.__name, Source)
+  Class._builtin, Class._float8 = false, Source
+  function Class:forward(x)
+    local use, mode = uses[self], modes.float8
+    if use and core.is_tensor(x) and (use.recipe.always or mode and mode.recipe == use.recipe) then
+      return self:_run(run, self, use, x)
+    end
+    return Source.forward(self, x)
+  end
+  classes[Source] = Class
+  return Class
+end
+
+--- Makes a Linear compute in eight bits, in place.
+---@param layer accelerate.nn.Linear
+---@param recipe accelerate.Float8Recipe
+---@param at integer its number among the layers of the recipe, from 1
+function M.convert(layer, recipe, at)
+  local Class = class.of(layer)
+  if not Class._float8 then setmetatable(layer, class_for(Class)) end
+  uses[layer] = { recipe = recipe, at = at }
+end
+
+--- Returns whether a module computes in eight bits.
+---@param module any
+---@return accelerate.Float8Use?
+function M.use_of(module) return uses[module] end
+
+return M
