@@ -128,6 +128,59 @@ describe("products with encoded matrices", function()
     end
   end)
 
+  it("take scales of any number of values, and doubled ones", function()
+    core.manual_seed(2)
+    for _, name in ipairs { "nf4", "fp4" } do
+      for _, size in ipairs { 32, 64, 128, 1024 } do
+        for _, cols in ipairs { 64, 128, 192, 768 } do
+          local e = encodings.encode(name, core.randn(9, cols), size, cols ~= 192)
+          for m = 1, 4 do
+            local x = core.randn(m, cols)
+            local expected = core.linear(x:double(), encodings.decode(e, "float64"))
+            local error_ = (product(x, e):double() - expected):abs():max() / expected:abs():max()
+            assert.is_true(error_:item() < 3e-6, ("%s %d: %d x %d"):format(name, size, m, cols))
+          end
+        end
+      end
+    end
+  end)
+
+  -- The definition, in float64: rows of x and of the matrix in whole numbers.
+  local function by_definition(x, e)
+    local half = x:half():double()
+    local most = half:abs():amax(2, true)
+    local whole = (half:float() * (127 / most:float())):round():double()
+    local codes = e.codes:double()
+    codes = codes - 256 * codes:ge(128):double()
+    return whole:mm(codes:t()) * most * e.scales:double():view(1, -1) / (127 * 127)
+  end
+
+  it("in int8 add whole numbers without rounding", function()
+    core.manual_seed(3)
+    for _, cols in ipairs { 7, 16, 64, 100, 768, 5000 } do
+      local e = encodings.encode("int8", core.randn(11, cols))
+      for m = 1, 6 do
+        -- magnitudes whose quotients are exact
+        local x = core.randint(-127, 128, { m, cols }):float()
+        x:select(2, 1):fill_(127)
+        local expected = by_definition(x, e)
+        local off = (product(x, e, nil, 0):double() - expected):abs():max():item()
+        assert.is_true(off <= 3e-7 * expected:abs():max():item(), ("%d x %d: %g"):format(m, cols, off))
+      end
+    end
+  end)
+
+  it("in int8 pass on what is no number", function()
+    local e = encodings.encode("int8", core.randn(5, 64))
+    for _, bad in ipairs { 0 / 0, 1 / 0 } do
+      local x = core.ones(2, 64)
+      x[{ 2, 3 }] = bad
+      local y = product(x, e, nil, 0)
+      assert.is_true(y:isnan():select(1, 2):all():item())
+      assert.is_false(y:isnan():select(1, 1):any():item())
+    end
+  end)
+
   it("in int8 are bitsandbytes' with inputs of eight bits", function()
     local e = encodings.encode("int8", get "int8.x")
     local y = product(get "int8.a", e, get "int8.bias", 0)

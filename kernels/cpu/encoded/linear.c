@@ -116,6 +116,7 @@ out:
 static ax_status multiply(job *j)
 {
   if (j->m > FEW) return in_tiles(j);
+  if (ax_cpu_four_wide_takes(&j->e)) return ax_cpu_four_wide(&j->e, j->m, j->x, j->bias, j->y);
   if (ax_cpu_four_takes(&j->e)) return ax_cpu_four(&j->e, j->m, j->x, j->bias, j->y);
   ax_cpu_for(j->e.rows, j->e.rows * j->e.cols, few, j);
   return AX_OK;
@@ -147,7 +148,8 @@ static ax_status by_int8(job *j, double threshold)
   j->x = rows.codes;
   j->bias = NULL;
   j->plain = true;
-  AX_TRY(multiply(j));
+  if (rows.whole) ax_int8_multiply(&rows, &j->e, j->y);
+  else AX_TRY(multiply(j));
   ax_int8_finish(&rows, &j->e, x, bias, j->y);
 out:
   ax_int8_rows_free(&rows);
