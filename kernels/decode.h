@@ -19,7 +19,7 @@ typedef struct ax_encoded {
   const float *scales;
   const uint8_t *scale_codes; /* nf4, fp4: scales in dynamic8, whose own are `more` */
   const float *more;
-  const uint8_t *zeros; /* affine4 */
+  const uint8_t *zeros; /* affine4, affine8 */
 } ax_encoded;
 
 /* The matrix of a call whose inputs from `first` on are codes, scales and more. */
@@ -326,6 +326,15 @@ AX_FN void ax_decode_32(const ax_encoded *e, int64_t row, int64_t col, float *ou
   case AX_ENC_FP8: {
     const float scale = e->scales[(row >> e->shift) * ax_groups_of(e) + (col >> e->shift)];
     for (int i = 0; i < n; i++) out[i] = ax_e4m3(e->codes[at + i]) * scale;
+    return;
+  }
+  case AX_ENC_FP8_ROWS:
+    for (int i = 0; i < n; i++) out[i] = ax_e4m3(e->codes[at + i]) * e->scales[row];
+    return;
+  case AX_ENC_AFFINE8: {
+    const int64_t group = row * ax_groups_of(e) + (col >> e->shift);
+    const float zero = (float)e->zeros[group], scale = e->scales[group];
+    for (int i = 0; i < n; i++) out[i] = ((float)e->codes[at + i] - zero) * scale;
     return;
   }
   case AX_ENC_AFFINE4: {

@@ -29,14 +29,14 @@ local function matrix(name, cols)
   if info.block > 2 then
     local codes = core.randint(0, 50, { 6, cols / info.block * info.bytes }):to "uint8"
     return { name = name, rows = 6, cols = cols, size = 32, codes = codes }
-  elseif name == "affine4" then
+  elseif name == "affine4" or name == "affine8" then
     return { name = name, rows = 6, cols = cols, size = 32,
-      codes = core.randint(0, 256, { 6, cols / 2 }):to "uint8",
+      codes = core.randint(0, 256, { 6, cols / info.block }):to "uint8",
       scales = core.rand(6, cols / 32), more = core.randint(0, 16, { 6, cols / 32 }):to "uint8" }
-  elseif name == "fp8" then
+  elseif name == "fp8" or name == "fp8_rows" then
     return { name = name, rows = 6, cols = cols, size = 128,
       codes = core.randint(0, 120, { 6, cols }):to "uint8",
-      scales = core.rand(1, math.ceil(cols / 128)) }
+      scales = name == "fp8" and core.rand(1, math.ceil(cols / 128)) or core.rand(6) }
   end
   return encodings.encode(name, core.randn(6, cols), 64, name == "nf4")
 end

@@ -190,15 +190,19 @@ end)
 
 describe("weights that are not plain numbers", function()
   it("are refused where config.json describes them, by the key", function()
-    for key, value in pairs { quantization_config = { quant_method = "gptq", bits = 4 },
+    for key, value in pairs { quantization_config = { quant_method = "hqq", bits = 4 },
       compression_config = { format = "pack-quantized" }, quantization = { group_size = 64, bits = 4 } } do
       with_config(LLAMA, { [key] = value }, function(copy)
         raises("config." .. key .. " (", models.from_pretrained, copy)
         assert.truthy(models.from_pretrained(copy, { config = { [key] = false } }))
       end)
     end
+    with_config(LLAMA, { quantization_config = { quant_method = "hqq", bits = 4 } }, function(copy)
+      raises("config.quantization_config (quant_method 'hqq', 4 bits): quantized weights are not read",
+        models.LlamaForCausalLM.from_pretrained, copy)
+    end)
     with_config(LLAMA, { quantization_config = { quant_method = "gptq", bits = 4 } }, function(copy)
-      raises("config.quantization_config (quant_method 'gptq', 4 bits): quantized weights are not read",
+      raises("quantization_config.quant_method is 'gptq', and no linear layer has 'qweight' in the files",
         models.LlamaForCausalLM.from_pretrained, copy)
     end)
     with_config(BERT, { pruned_heads = { ["0"] = { 1 } } }, function(copy)

@@ -58,7 +58,7 @@ describe("encoded matrices", function()
     end)
   end
 
-  it("decodes affine4 and fp8 as their formulas say", function()
+  it("decodes affine4, affine8 and fp8 as their formulas say", function()
     local codes = core.tensor({ { 0x21, 0xf0 } }, { dtype = "uint8" })
     local affine = { name = "affine4", rows = 1, cols = 4, size = 32, codes = codes,
       scales = core.tensor { { 0.5 } }, more = core.tensor({ { 8 } }, { dtype = "uint8" }) }
@@ -67,6 +67,14 @@ describe("encoded matrices", function()
     local fp8 = { name = "fp8", rows = 1, cols = 5, size = 128, codes = bytes,
       scales = core.tensor { { 2 } } }
     assert.are.same({ { 2, -2, 2 ^ -8, 896, 4 } }, encodings.decode(fp8):totable())
+    local rows = { name = "fp8_rows", rows = 2, cols = 2, size = 32,
+      codes = core.tensor({ { 0x38, 0xb8 }, { 0x38, 0x40 } }, { dtype = "uint8" }),
+      scales = core.tensor { 2, 3 } }
+    assert.are.same({ { 2, -2 }, { 3, 6 } }, encodings.decode(rows):totable())
+    local eight = { name = "affine8", rows = 1, cols = 3, size = 32,
+      codes = core.tensor({ { 255, 0, 130 } }, { dtype = "uint8" }), scales = core.tensor { { 0.5 } },
+      more = core.tensor({ { 128 } }, { dtype = "uint8" }) }
+    assert.are.same({ { 63.5, -64, 1 } }, encodings.decode(eight):totable())
   end)
 end)
 
@@ -76,15 +84,15 @@ local function matrix(name, rows, cols)
     local e = blocks(name)
     return e
   end
-  if name == "affine4" then
-    local groups = math.ceil(cols / 32)
+  if name == "affine4" or name == "affine8" then
+    local groups, bytes = math.ceil(cols / 32), name == "affine4" and cols / 2 or cols
     return { name = name, rows = rows, cols = cols, size = 32,
-      codes = core.randint(0, 256, { rows, cols / 2 }):to "uint8", scales = core.rand(rows, groups),
+      codes = core.randint(0, 256, { rows, bytes }):to "uint8", scales = core.rand(rows, groups),
       more = core.randint(0, 16, { rows, groups }):to "uint8" }
-  elseif name == "fp8" then
+  elseif name == "fp8" or name == "fp8_rows" then
     return { name = name, rows = rows, cols = cols, size = 128,
       codes = core.randint(0, 126, { rows, cols }):to "uint8",
-      scales = core.rand(math.ceil(rows / 128), math.ceil(cols / 128)) }
+      scales = name == "fp8" and core.rand(math.ceil(rows / 128), math.ceil(cols / 128)) or core.rand(rows) }
   end
   return encodings.encode(name, core.randn(rows, cols))
 end
@@ -96,7 +104,7 @@ local function product(x, e, bias, threshold)
 end
 
 describe("products with encoded matrices", function()
-  local names = { "nf4", "fp4", "int8", "affine4", "fp8" }
+  local names = { "nf4", "fp4", "int8", "affine4", "affine8", "fp8", "fp8_rows" }
   for _, name in ipairs(BLOCKS) do names[#names + 1] = name end
 
   for _, name in ipairs(names) do

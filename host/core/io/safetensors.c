@@ -177,7 +177,9 @@ ax_status ax_safetensors_lend_bytes(const ax_safetensors *f, int i, ax_tensor **
 
 ax_status ax_safetensors_show_bytes(const ax_safetensors *f, int i, ax_tensor **out)
 {
-  return f->entries[i].other ? over_bytes(f, i, ax_bytes_show, out) : ax_safetensors_show(f, i, out);
+  const ax_safetensors_entry *e = &f->entries[i];
+  const bool eight = ax_is_float((ax_dtype)e->dtype) && ax_dtype_size((ax_dtype)e->dtype) == 1;
+  return e->other || eight ? over_bytes(f, i, ax_bytes_show, out) : ax_safetensors_show(f, i, out);
 }
 
 ax_status ax_safetensors_check(const ax_safetensors *f) { return ax_bytes_check(FN, f->path, &f->file); }

@@ -59,11 +59,13 @@ static ax_status check_scales(const layout *l)
   case AX_ENC_DYNAMIC8:
     st = need_part(l, "scales", l->scales, AX_F32, AX_DYNAMIC_SCALES + groups(n, 256));
     break;
-  case AX_ENC_INT8: st = need_part(l, "scales", l->scales, AX_F32, l->rows); break;
+  case AX_ENC_INT8:
+  case AX_ENC_FP8_ROWS: st = need_part(l, "scales", l->scales, AX_F32, l->rows); break;
   case AX_ENC_FP8:
     st = need_part(l, "scales", l->scales, AX_F32, groups(l->rows, l->size) * groups(l->cols, l->size));
     break;
   case AX_ENC_AFFINE4:
+  case AX_ENC_AFFINE8:
     st = need_part(l, "scales", l->scales, AX_F32, l->rows * groups(l->cols, l->size));
     return st == AX_OK ? need_part(l, "more", l->more, AX_U8, l->rows * groups(l->cols, l->size)) : st;
   default: st = need_none(l, "scales", l->scales);

@@ -30,9 +30,10 @@ local function encoded_matrix(name, bytes, device)
   end
   local parts = { filled({ n / info.block * info.bytes }, 17, "uint8") }
   local scales = ({ nf4 = { n / size }, fp4 = { n / size }, int8 = { rows }, affine4 = { rows, COLS / size },
-    fp8 = { math.ceil(rows / size), COLS / size } })[name]
+    affine8 = { rows, COLS / size }, fp8 = { math.ceil(rows / size), COLS / size },
+    fp8_rows = { rows } })[name]
   if scales then parts[2] = filled(scales, 1, "float32") end
-  if name == "affine4" then parts[3] = filled(scales, 8, "uint8") end
+  if name:find "^affine" then parts[3] = filled(scales, 8, "uint8") end
   local total = 0
   for i = 1, 3 do total = total + (parts[i] and parts[i]:numel() * parts[i]:element_size() or 0) end
   return parts, rows, total

@@ -263,8 +263,8 @@ function M.load(choose, name, opts)
   local model = deferred.skip(big_modeling.init_empty_weights, Class, given)
   model._float_keys = floats
   local tied = encoding and ties.find_tied_parameters(model)
-  if encoding then encoding:replace(model) end
   local found = encoding and encoding:sources(file) or weights.sources(file)
+  if encoding then encoding:replace(model, found) end
   local sources, of_layers = parts.split(model, renamed(model, found), tied)
   local dict = foreign.reading(where, file, function() return lent(sources) end)
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding and encoding.torch_dtype

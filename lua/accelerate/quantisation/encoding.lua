@@ -10,7 +10,8 @@ local Encoding = class "Encoding"
 
 --- Gives a model without values the layers that hold encoded weights.
 ---@param model accelerate.nn.Module
-function Encoding:replace(model) -- luacheck: ignore 212
+---@param sources table<string, accelerate.WeightSource> where the files' tensors are
+function Encoding:replace(model, sources) -- luacheck: ignore 212
   error "Encoding:replace must be defined"
 end
 

@@ -176,6 +176,7 @@ function Bnb:mark(model) M.mark(model, self.o) end
 
 -- The methods of quantization_config that folders may name.
 local METHODS = { bitsandbytes = function(where, given) return Bnb(config.of_folder(where, given)) end }
+for name, of_folder in next, require("accelerate.quantisation.methods").all do METHODS[name] = of_folder end
 
 --- Returns how the weights of a folder rest: what its quantization_config says, else what the call
 --- requests; nil: as plain numbers, or by a method that is not known.
