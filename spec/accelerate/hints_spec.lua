@@ -42,6 +42,8 @@ describe("what is written as in Python", function()
         ["local n = x:shape[1]"] = "; a field is read with a dot, x.shape, and a method is called, ",
         ["import torch"] = "; modules are loaded by require: ",
         ["for i in range(3): print(i)"] = "; it is written: for i = 1, n do",
+        ["for i in range(3): print(i)\nprint(2)"] = "; it is written: for i = 1, n do",
+        ["while x: print(i)\nprint(2)"] = "; it is written: while ... do",
         ["local x = [1, 2]"] = "; a list is written { 1, 2, 3 }$",
         ["print(len({}))"] = "attempt to call global 'len' %(a nil value%); in Lua: #x is the length$",
         ["tensor.zeros(2)"] = "; it was not required: local tensor = require \"accelerate.tensor\"$",

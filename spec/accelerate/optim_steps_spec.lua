@@ -171,6 +171,19 @@ end
 
 local function vector() return nn.Parameter(core.ones(3)) end
 
+describe("a step without a closure", function()
+  it("gives nothing, not nil", function()
+    for _, name in ipairs { "SGD", "AdamW", "Muon", "LOMO", "AdaLOMO", "SGDScheduleFree" } do
+      local layer = nn.Linear(2, 2, { bias = false })
+      local optimizer = optim[name](layer:parameters(), { lr = 0.1 })
+      if optimizer.train then optimizer:train() end
+      local loss = layer(core.ones(1, 2)):sum()
+      loss:backward()
+      assert.equal(0, select("#", optimizer:step()), name)
+    end
+  end)
+end)
+
 describe("LBFGS", function()
   it("finds the minimum of Rosenbrock's function", function()
     local p = nn.Parameter(core.tensor({ -1.5, 2 }, { dtype = "float64" }))

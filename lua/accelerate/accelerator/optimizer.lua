@@ -38,7 +38,7 @@ local function apply(self, inner, scaler, closure)
   if recording.active then
     recording.register(function() self._skipped = skipped end, function() self._skipped = former end)
   end
-  return result
+  if closure then return result end
 end
 
 --- Applies the gradients. Does nothing while they are being accumulated. With a loss scaler it
@@ -65,7 +65,7 @@ function Accelerated:step(closure)
   end
   owner:_after_step(inner)
   owner:_engine_after_step(self)
-  return result
+  if closure then return result end
 end
 
 --- Clears the gradients. Does nothing while they are being accumulated, so a script may call it for

@@ -38,6 +38,7 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)",
   sum = "x:sum() is of a tensor; the numbers of a list are added in a loop",
   round = "math.floor(a + 0.5) is of a number; x:round() is of a tensor",
   sorted = "table.sort(list) sorts in place; x:sort() is of a tensor",
+  iter = "for x, y in loader:iter() do ... end; loader:iter()() is the first batch alone",
   open = "io.open(path) gives a file, whose f:read(\"*a\") is its text", exit = "os.exit(status)",
   input = "io.read() is a line of the terminal",
   any = "x:any() is of a tensor; the entries of a list are looked at in a loop",
@@ -236,7 +237,8 @@ local function of_header(message, path, number)
   for k = number - 1, math.max(number - 20, 1), -1 do
     local line = source.line(path, k)
     if left == 0 or not line then return nil end
-    local hint = line:find "^%s*%l.*:%s*$" and of_line(line)
+    local one = line:find "^%s*[fw]%l+%s.*:%s*[^%s:]+$" -- "for x in loader: print(x)"
+    local hint = (line:find "^%s*%l.*:%s*$" or one) and of_line(line)
     if hint then return ("%s (line %d)"):format(hint, k) end
     if line:find "%S" then left = left - 1 end
   end

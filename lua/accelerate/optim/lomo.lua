@@ -223,14 +223,15 @@ end
 ---@return any
 function LOMO:step(closure)
   local result = self:_evaluate(closure)
-  if self._applied then return result end
-  self:_began()
-  rates.agree(self)
-  scope.with(self, "_pass", {}, function()
-    for at = 1, #self._order do take(self, at) end
-  end)
-  self._applied = true
-  return result
+  if not self._applied then
+    self:_began()
+    rates.agree(self)
+    scope.with(self, "_pass", {}, function()
+      for at = 1, #self._order do take(self, at) end
+    end)
+    self._applied = true
+  end
+  if closure then return result end
 end
 
 -- ---- the rule -----------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ function Muon:step(closure)
       if p.grad then core.no_grad(core.scope, move, self, p, group) end
     end
   end
-  return result
+  if closure then return result end
 end
 
 function Muon:_check_saved(entry, p, number, kept)

@@ -305,7 +305,7 @@ end
 function Optimizer:step(closure)
   local result = self:_evaluate(closure)
   step_all(self)
-  return result
+  if closure then return result end -- else nothing, which the prompt does not print
 end
 
 --- Steps by the sparse gradients of a group; most optimizers refuse them.

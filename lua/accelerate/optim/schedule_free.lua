@@ -120,7 +120,7 @@ function ScheduleFree:step(closure)
   advance_all(self)
   if back then recording.register(function() advance_all(self) end, back) end
   Optimizer.step(self)
-  return result
+  if closure then return result end
 end
 
 function ScheduleFree:_check_saved(entry, p, number, kept)

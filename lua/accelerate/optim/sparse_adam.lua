@@ -80,7 +80,7 @@ function SparseAdam:step(closure)
       if grad then core.no_grad(core.scope, move, self, p, grad, group) end
     end
   end
-  return result
+  if closure then return result end
 end
 
 --- Drops the gradients.
