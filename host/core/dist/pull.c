@@ -21,26 +21,34 @@ size_t ax_pull_part(const ax_walk *g, size_t count, int r)
   return at < count ? at : count;
 }
 
-/* The first meeting.  *all: whether every rank's memory, `bytes` of it, is where others can map
- * it; then parts[r] is rank r's here, NULL where this rank could not. */
-static ax_status meet(ax_walk *g, const ax_collective *c, size_t bytes, bool own, bool *all, char **parts)
+/* An all_reduce writes into the memory that it reads. */
+bool ax_pull_offer(ax_walk *g, const ax_collective *c, size_t bytes)
 {
-  ax_place place = { .number = 0 };
-  ax_status st;
+  const bool fits = bytes >= AX_PULL_FROM && (c->op != AX_ALL_REDUCE || c->in == c->out);
+  const ax_place place = fits ? ax_peers_place(c->in, bytes) : (ax_place){ .number = 0 };
 
-  if (own) place = ax_peers_place(c->in, bytes);
-  AX_TRY(ax_step_begin(g));
-  ax_step_header(g, c);
   ax_step_set_place(g, &place);
-  AX_TRY(ax_step_meet(g, true, AX_FROM_ALL));
-  *all = true;
-  for (int r = 0; r < g->size; r++) *all = *all && ax_step_place(g, r).number;
-  for (int r = 0; *all && r < g->size; r++) {
-    place = ax_step_place(g, r);
+  return place.number != 0;
+}
+
+ax_pull_offers ax_pull_offered(ax_walk *g, size_t bytes)
+{
+  int n = 0;
+
+  if (bytes < AX_PULL_FROM) return AX_PULL_NONE;
+  for (int r = 0; r < g->size; r++) n += ax_step_place(g, r).number != 0;
+  return n == 0 ? AX_PULL_NONE : n < g->size ? AX_PULL_SOME : AX_PULL_ALL;
+}
+
+/* parts[r]: `bytes` bytes of rank r's memory.  False: this rank cannot map one of them. */
+static bool map_all(ax_walk *g, const ax_collective *c, size_t bytes, char **parts)
+{
+  for (int r = 0; r < g->size; r++) {
+    const ax_place place = ax_step_place(g, r);
     parts[r] = r == g->rank ? (char *)c->in : ax_peers_map(g->local[r], &place, bytes);
+    if (!parts[r]) return false;
   }
-out:
-  return st;
+  return true;
 }
 
 /* The second meeting, where this rank has reduced its part (or failed to).  lacks[r]: rank r has
@@ -57,13 +65,6 @@ static ax_status meet_again(ax_walk *g, bool reduced, bool *lacks)
   }
 out:
   return st;
-}
-
-static bool has_all(const ax_walk *g, char *const *parts)
-{
-  for (int r = 0; r < g->size; r++)
-    if (!parts[r]) return false;
-  return true;
 }
 
 /* The lines of the next block.  The processor itself fetches none beyond the end of a page. */
@@ -101,17 +102,12 @@ ax_status ax_pull_all_reduce(ax_walk *g, const ax_collective *c, bool *left)
   const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
   const size_t first = ax_pull_part(g, count, g->rank), end = ax_pull_part(g, count, g->rank + 1);
   char *parts[AX_MAX_RANKS];
-  bool all, mine;
-  ax_status st;
+  const bool mine = map_all(g, c, count * item, parts);
+  ax_status st = AX_OK;
 
-  AX_TRY(meet(g, c, count * item, c->in == c->out, &all, parts));
-  for (int r = 0; r < g->size; r++) left[r] = true;
-  if (all) {
-    mine = has_all(g, parts);
-    for (int r = 0; mine && r < g->size; r++) parts[r] += first * item;
-    if (mine) AX_TRY(reduce(g, c, parts, parts[g->rank], end - first, true));
-    AX_TRY(meet_again(g, mine, left));
-  }
+  for (int r = 0; mine && r < g->size; r++) parts[r] += first * item;
+  if (mine) AX_TRY(reduce(g, c, parts, parts[g->rank], end - first, true));
+  AX_TRY(meet_again(g, mine, left));
   ax_step_end(g);
 out:
   return st;
@@ -121,18 +117,16 @@ ax_status ax_pull_reduce_scatter(ax_walk *g, const ax_collective *c, bool *done)
 {
   const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
   char *parts[AX_MAX_RANKS];
-  bool lacks[AX_MAX_RANKS], mine;
-  ax_status st;
+  bool lacks[AX_MAX_RANKS];
+  const bool mine = map_all(g, c, (size_t)g->size * count * item, parts);
+  ax_status st = AX_OK;
 
-  AX_TRY(meet(g, c, (size_t)g->size * count * item, true, done, parts));
-  if (*done) {
-    mine = has_all(g, parts);
-    for (int r = 0; mine && r < g->size; r++) parts[r] += (size_t)g->rank * count * item;
-    if (mine) AX_TRY(reduce(g, c, parts, c->out, count, false));
-    AX_TRY(meet_again(g, mine, lacks));
-    for (int r = 0; r < g->size; r++) *done = *done && !lacks[r];
-  }
+  for (int r = 0; mine && r < g->size; r++) parts[r] += (size_t)g->rank * count * item;
+  if (mine) AX_TRY(reduce(g, c, parts, c->out, count, false));
+  AX_TRY(meet_again(g, mine, lacks));
   ax_step_end(g);
+  *done = true;
+  for (int r = 0; r < g->size; r++) *done = *done && !lacks[r];
 out:
   return st;
 }

@@ -3,7 +3,8 @@
  * Each is a row of steps (dist/steps.h).  A long all_reduce among more than two ranks reduces in
  * two phases: rank r reduces part r of the chunk, publishes `reduced`, and copies the other parts
  * from the ranks that reduced them; the work per rank then does not grow with the number of
- * ranks. */
+ * ranks.  A reduction asks first whether the memory of all ranks can be reduced where it is
+ * (dist/pull.h). */
 #include <string.h>
 
 #include "core/dist/pull.h"
@@ -11,91 +12,126 @@
 /* bytes up to which an all_reduce among many ranks is done in one phase */
 #define ONE_PHASE 4096
 
-/* One chunk of an all_reduce in one phase: every rank reduces all of it. */
-static ax_status reduce_all(ax_walk *g, const ax_collective *c, const char *in, char *out, size_t len,
-                            bool first)
+/* A chunk of an all_reduce. */
+typedef struct piece {
+  const char *in;
+  char *out;
+  size_t len;
+  /* in two phases: the own part; part r begins at element per * r */
+  bool parts;
+  size_t per, at, own;
+} piece;
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The chunk of elements [at, end) that begins at `at`.  Parts begin at whole cache lines. */
+static piece piece_at(const ax_walk *g, const ax_collective *c, size_t at, size_t end)
+{
+  const size_t item = ax_dtype_size(c->dtype), line = 64 / item, n = (size_t)g->size;
+  piece p = { .in = (const char *)c->in + at * item,
+              .out = (char *)c->out + at * item,
+              .len = least(end - at, ax_shm.chunk / item),
+              .parts = g->size > 2 && (end - at) * item > ONE_PHASE };
+
+  if (!p.parts) return p;
+  p.per = (p.len + n * line - 1) / (n * line) * line;
+  p.at = least(p.per * (size_t)g->rank, p.len);
+  p.own = least(p.len - p.at, p.per);
+  return p;
+}
+
+/* Before the meeting: what the others read. */
+static void give(ax_walk *g, const ax_collective *c, const piece *p)
+{
+  const size_t item = ax_dtype_size(c->dtype), end = p->at + p->own;
+
+  if (!p->parts) {
+    ax_step_put(g, 0, p->in, p->len * item);
+    return;
+  }
+  ax_step_put(g, 0, p->in, p->at * item);
+  ax_step_put(g, end * item, p->in + end * item, (p->len - end) * item);
+}
+
+/* After it, in one phase: every rank reduces all of it. */
+static void take(ax_walk *g, const ax_collective *c, const piece *p)
+{
+  const void *parts[AX_MAX_RANKS];
+
+  for (int r = 0; r < g->size; r++) parts[r] = r == g->rank ? p->in : ax_step_slot(g, r);
+  ax_dist_reduce(c->dtype, c->reduction, p->out, parts, g->size, p->len);
+}
+
+/* In two. */
+static ax_status take_parts(ax_walk *g, const ax_collective *c, const piece *p)
 {
   const size_t item = ax_dtype_size(c->dtype);
   const void *parts[AX_MAX_RANKS];
-  ax_status st = AX_OK;
-  int r;
-
-  ax_step_put(g, 0, in, len * item);
-  AX_TRY(ax_step_meet(g, first, AX_FROM_ALL));
-  for (r = 0; r < g->size; r++) parts[r] = r == g->rank ? in : ax_step_slot(g, r);
-  ax_dist_reduce(c->dtype, c->reduction, out, parts, g->size, len);
-out:
-  return st;
-}
-
-/* One chunk in two phases.  Parts begin at whole cache lines. */
-static ax_status reduce_parts(ax_walk *g, const ax_collective *c, const char *in, char *out, size_t len,
-                              bool first)
-{
-  const size_t item = ax_dtype_size(c->dtype), line = 64 / item, n = (size_t)g->size;
-  const size_t per = (len + n * line - 1) / (n * line) * line;
-  const size_t my_at = per * (size_t)g->rank < len ? per * (size_t)g->rank : len;
-  const size_t my_len = len - my_at < per ? len - my_at : per;
-  const void *parts[AX_MAX_RANKS];
   char *mine = ax_step_slot(g, g->rank);
   ax_status st = AX_OK;
-  int r, k;
 
-  ax_step_put(g, 0, in, my_at * item);
-  ax_step_put(g, (my_at + my_len) * item, in + (my_at + my_len) * item, (len - my_at - my_len) * item);
-  AX_TRY(ax_step_meet(g, first, AX_FROM_ALL));
-  for (r = 0; r < g->size; r++) parts[r] = (r == g->rank ? in : ax_step_slot(g, r)) + my_at * item;
-  ax_dist_reduce(c->dtype, c->reduction, mine + my_at * item, parts, g->size, my_len);
+  for (int r = 0; r < g->size; r++) parts[r] = (r == g->rank ? p->in : ax_step_slot(g, r)) + p->at * item;
+  ax_dist_reduce(c->dtype, c->reduction, mine + p->at * item, parts, g->size, p->own);
   ax_step_reduced(g);
-  for (k = 0; k < g->size; k++) {
-    size_t at, part;
-    r = (g->rank + k) % g->size; /* everybody starts elsewhere */
-    at = per * (size_t)r < len ? per * (size_t)r : len;
-    part = len - at < per ? len - at : per;
+  for (int k = 0; k < g->size; k++) {
+    const int r = (g->rank + k) % g->size; /* everybody starts elsewhere */
+    const size_t at = least(p->per * (size_t)r, p->len), len = least(p->len - at, p->per);
     if (r != g->rank) AX_TRY(ax_step_wait_reduced(g, r));
-    memcpy(out + at * item, ax_step_slot(g, r) + at * item, part * item);
+    memcpy(p->out + at * item, ax_step_slot(g, r) + at * item, len * item);
   }
 out:
   return st;
 }
 
-/* Elements [at, end).  first: no step of this collective has been walked. */
-static ax_status reduce_run(ax_walk *g, const ax_collective *c, size_t at, size_t end, bool first)
+/* Elements [at, end).  met: the ranks have met over the first chunk. */
+static ax_status reduce_run(ax_walk *g, const ax_collective *c, size_t at, size_t end, bool met)
 {
-  const size_t item = ax_dtype_size(c->dtype), most = ax_shm.chunk / item;
-  const bool in_parts = g->size > 2 && (end - at) * item > ONE_PHASE;
   ax_status st = AX_OK;
 
   do {
-    const size_t len = end - at < most ? end - at : most;
-    AX_TRY(ax_step_begin(g));
-    if (first) ax_step_header(g, c);
-    AX_TRY((in_parts ? reduce_parts : reduce_all)(g, c, (const char *)c->in + at * item,
-                                                  (char *)c->out + at * item, len, first));
+    const piece p = piece_at(g, c, at, end);
+    if (!met) {
+      AX_TRY(ax_step_begin(g));
+      give(g, c, &p);
+      AX_TRY(ax_step_meet(g, false, AX_FROM_ALL));
+    }
+    if (p.parts) AX_TRY(take_parts(g, c, &p));
+    else take(g, c, &p);
     ax_step_end(g);
-    first = false;
-    at += len;
+    met = false;
+    at += p.len;
   } while (at < end);
 out:
   return st;
 }
 
-/* Long ones where they are, if all ranks' memory can be mapped. */
-static ax_status all_reduce(ax_walk *g, const ax_collective *c)
+/* Where all ranks offer memory that can be mapped. */
+static ax_status reduce_in_place(ax_walk *g, const ax_collective *c)
 {
   const size_t count = (size_t)c->count;
   bool left[AX_MAX_RANKS];
+  ax_status st = ax_pull_all_reduce(g, c, left);
+
+  for (int r = 0; r < g->size && st == AX_OK; r++)
+    if (left[r]) st = reduce_run(g, c, ax_pull_part(g, count, r), ax_pull_part(g, count, r + 1), false);
+  return st;
+}
+
+static ax_status all_reduce(ax_walk *g, const ax_collective *c)
+{
+  const size_t count = (size_t)c->count, bytes = count * ax_dtype_size(c->dtype);
+  const piece first = piece_at(g, c, 0, count);
+  ax_pull_offers offers;
   ax_status st;
 
-  if (count * ax_dtype_size(c->dtype) < AX_PULL_FROM) return reduce_run(g, c, 0, count, true);
-  AX_TRY(ax_pull_all_reduce(g, c, left));
-  for (int r = 0; r < g->size && st == AX_OK; r++) {
-    int last = r;
-    if (!left[r]) continue;
-    while (last + 1 < g->size && left[last + 1]) last++; /* neighbours in one run */
-    st = reduce_run(g, c, ax_pull_part(g, count, r), ax_pull_part(g, count, last + 1), false);
-    r = last;
-  }
+  AX_TRY(ax_step_begin(g));
+  ax_step_header(g, c);
+  if (!ax_pull_offer(g, c, bytes)) give(g, c, &first);
+  AX_TRY(ax_step_meet(g, true, AX_FROM_ALL));
+  offers = ax_pull_offered(g, bytes);
+  if (offers == AX_PULL_ALL) return reduce_in_place(g, c);
+  if (offers == AX_PULL_SOME) ax_step_end(g);
+  st = reduce_run(g, c, 0, count, offers == AX_PULL_NONE);
 out:
   return st;
 }
@@ -149,29 +185,41 @@ out:
   return st;
 }
 
-/* A slot holds a piece of each rank's part. */
-static ax_status scatter_run(ax_walk *g, const ax_collective *c, bool first)
+/* Bytes of a slot for each rank's piece. */
+static size_t piece_of(const ax_walk *g) { return ax_shm.chunk / (size_t)g->size / 64 * 64; }
+
+/* `len` elements from `at` on of each rank's part: a slot holds a piece for each rank. */
+static void give_each(ax_walk *g, const ax_collective *c, size_t at, size_t len)
 {
-  const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
-  const size_t room = ax_shm.chunk / (size_t)g->size / 64 * 64, most = room / item;
+  const size_t item = ax_dtype_size(c->dtype);
+
+  for (int r = 0; len > 0 && r < g->size; r++)
+    if (r != g->rank)
+      ax_step_put(g, (size_t)r * piece_of(g),
+                  (const char *)c->in + ((size_t)r * (size_t)c->count + at) * item, len * item);
+}
+
+/* met: the ranks have met over the first pieces. */
+static ax_status scatter_run(ax_walk *g, const ax_collective *c, bool met)
+{
+  const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count, room = piece_of(g);
   const void *parts[AX_MAX_RANKS];
   ax_status st = AX_OK;
-  size_t at = 0, len;
-  int r;
+  size_t at = 0;
 
   do {
-    len = count - at < most ? count - at : most;
-    AX_TRY(ax_step_begin(g));
-    if (first && at == 0) ax_step_header(g, c);
-    for (r = 0; len > 0 && r < g->size; r++)
-      if (r != g->rank)
-        ax_step_put(g, (size_t)r * room, (const char *)c->in + ((size_t)r * count + at) * item, len * item);
-    AX_TRY(ax_step_meet(g, first && at == 0, AX_FROM_ALL));
-    for (r = 0; r < g->size; r++)
+    const size_t len = least(count - at, room / item);
+    if (!met) {
+      AX_TRY(ax_step_begin(g));
+      give_each(g, c, at, len);
+      AX_TRY(ax_step_meet(g, false, AX_FROM_ALL));
+    }
+    for (int r = 0; r < g->size; r++)
       parts[r] = r == g->rank ? (const char *)c->in + ((size_t)r * count + at) * item
                               : ax_step_slot(g, r) + (size_t)g->rank * room;
     if (len > 0) ax_dist_reduce(c->dtype, c->reduction, (char *)c->out + at * item, parts, g->size, len);
     ax_step_end(g);
+    met = false;
     at += len;
   } while (at < count);
 out:
@@ -180,13 +228,22 @@ out:
 
 static ax_status reduce_scatter(ax_walk *g, const ax_collective *c)
 {
-  const size_t bytes = (size_t)c->count * (size_t)g->size * ax_dtype_size(c->dtype);
-  bool done;
+  const size_t item = ax_dtype_size(c->dtype), count = (size_t)c->count;
+  const size_t bytes = count * (size_t)g->size * item;
+  ax_pull_offers offers;
+  bool done = false;
   ax_status st;
 
-  if (bytes < AX_PULL_FROM) return scatter_run(g, c, true);
-  st = ax_pull_reduce_scatter(g, c, &done);
-  return st != AX_OK || done ? st : scatter_run(g, c, false);
+  AX_TRY(ax_step_begin(g));
+  ax_step_header(g, c);
+  if (!ax_pull_offer(g, c, bytes)) give_each(g, c, 0, least(count, piece_of(g) / item));
+  AX_TRY(ax_step_meet(g, true, AX_FROM_ALL));
+  offers = ax_pull_offered(g, bytes);
+  if (offers == AX_PULL_ALL) AX_TRY(ax_pull_reduce_scatter(g, c, &done));
+  else if (offers == AX_PULL_SOME) ax_step_end(g);
+  if (!done) st = scatter_run(g, c, offers == AX_PULL_NONE);
+out:
+  return st;
 }
 
 /* Root alone reduces, and reads. */
@@ -214,9 +271,6 @@ static ax_status reduce(ax_walk *g, const ax_collective *c)
 out:
   return st;
 }
-
-/* Bytes of a slot for each rank's piece. */
-static size_t piece_of(const ax_walk *g) { return ax_shm.chunk / (size_t)g->size / 64 * 64; }
 
 /* Root's slot holds a piece of each rank's part. */
 static ax_status scatter(ax_walk *g, const ax_collective *c)
