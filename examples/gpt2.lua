@@ -12,6 +12,9 @@
 --   --data PATTERN  --preset small (4 layers of 128; or 124m)  --context 128
 --   --batch_size 8 (rows of each process)  --accumulate 1  --max_steps 200  --lr 1e-3  --seed 0
 --   --save FOLDER (not saved; Transformers opens it)
+--   --strategy NAME (each process has all; FSDP's FULL_SHARD, SHARD_GRAD_OP, NO_SHARD,
+--       HYBRID_SHARD,
+--     HYBRID_SHARD_ZERO2, or DeepSpeed's zero0 to zero3: what is cut over the processes)
 local accelerate = require "accelerate"
 local data, models, optim, tensor, utils = accelerate.data, accelerate.models, accelerate.optim,
   accelerate.tensor, accelerate.utils
@@ -26,10 +29,17 @@ local options = utils.options.arguments("gpt2.lua", arg, {
   lr = { "number", default = 1e-3, above = 0 },
   seed = { "integer", default = 0, min = 0 },
   save = { "string", optional = true },
+  strategy = { "string", optional = true, one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+    "HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "zero0", "zero1", "zero2", "zero3" } },
 })
 utils.set_seed(options.seed)
 local F = accelerate.nn.functional
-local accelerator = accelerate.Accelerator { gradient_accumulation_steps = options.accumulate }
+local zero = (options.strategy or ""):match "^zero(%d)$"
+local accelerator = accelerate.Accelerator { gradient_accumulation_steps = options.accumulate,
+  deepspeed_plugin = zero
+  and accelerate.DeepSpeedPlugin { zero_stage = tonumber(zero), gradient_clipping = 1.0 } or nil,
+  fsdp_plugin = options.strategy and not zero and accelerate.FullyShardedDataParallelPlugin {
+    reshard_after_forward = options.strategy, auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } or nil }
 
 -- ---- tokens: rows, and the same rows one token later --------------------------------------------
 
@@ -106,5 +116,7 @@ repeat
 until step == options.max_steps
 
 accelerator:wait_for_everyone()
-if options.save then model:save_pretrained(options.save) end
+if options.save then
+  utils.summon_full_params(model, { writeback = false }, model.save_pretrained, model, options.save)
+end
 accelerator:print(("loss %.4f"):format(last))

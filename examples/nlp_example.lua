@@ -13,6 +13,9 @@
 --   --model_dir NAME  --data_dir FOLDER  --max_steps 300  --batch_size 16 (of each process)
 --   --lr 2e-3 (2e-5 with --model_dir)  --max_length 128 (tokens)  --seed 42
 --   --save FOLDER (not saved)
+--   --strategy NAME (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2, or
+--       zero0
+--     to zero3: what is cut over the processes; each has all)
 local accelerate = require "accelerate"
 local data, models, metrics, optim = accelerate.data, accelerate.models, accelerate.metrics, accelerate.optim
 local tensor, utils = accelerate.tensor, accelerate.utils
@@ -26,9 +29,15 @@ local options = utils.options.arguments("nlp_example.lua", arg, {
   max_length = { "integer", default = 128, min = 4 },
   seed = { "integer", default = 42, min = 0 },
   save = { "string", optional = true },
+  strategy = { "string", optional = true, one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+    "HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "zero0", "zero1", "zero2", "zero3" } },
 })
 utils.set_seed(options.seed)
-local accelerator = accelerate.Accelerator {}
+local zero = (options.strategy or ""):match "^zero(%d)$"
+local accelerator = accelerate.Accelerator { deepspeed_plugin = zero
+  and accelerate.DeepSpeedPlugin { zero_stage = tonumber(zero), gradient_clipping = 1.0 } or nil,
+  fsdp_plugin = options.strategy and not zero and accelerate.FullyShardedDataParallelPlugin {
+    reshard_after_forward = options.strategy, auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } or nil }
 
 -- ---- texts and labels ---------------------------------------------------------------------------
 
@@ -199,5 +208,7 @@ end
 learn()
 local share = accuracy()
 accelerator:wait_for_everyone()
-if options.save then model:save_pretrained(options.save) end
+if options.save then
+  utils.summon_full_params(model, { writeback = false }, model.save_pretrained, model, options.save)
+end
 accelerator:print(("accuracy %.4f"):format(share))

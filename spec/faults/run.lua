@@ -9,6 +9,7 @@ local killed = require "spec.faults.killed"
 local ranks = require "spec.faults.ranks"
 local rows = require "spec.faults.rows"
 local saves = require "spec.faults.saves"
+local sharded = require "spec.faults.sharded"
 local tries = require "spec.faults.tries"
 
 local M = {}
@@ -100,6 +101,7 @@ function M.rows(sample)
   add_all(list, damage.rows(2, sample and 1 or nil))
   add_all(list, ranks.rows(2, sample and { math.random(0, 1) } or { 0, 1 }))
   if not sample then add_all(list, ranks.rows(3, { 0, 1, 2 })) end
+  add_all(list, sharded.rows(2, sample and { math.random(0, 1) } or { 0, 1 }))
   for world = 1, 2 do list[#list + 1] = { ranks.closed_stdout(world) } end
   list[#list + 1] = { killed.row(sample and 3 or 100) }
   return list

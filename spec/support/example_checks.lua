@@ -112,13 +112,30 @@ CHECKS["char_gpt.lua"] = function(run, ranks)
   end, ranks)
 end
 
+-- With --strategy a model is cut, and its last loss is that of a whole one.
+local function same_under(strategies, run, ranks)
+  local function last(...)
+    local out = run(ranks, "--max_steps", "8", ...)
+    return assert(tonumber(out:match "step 8: loss (%d+%.%d+)"), out)
+  end
+  local whole = last()
+  for _, strategy in ipairs(ranks > 1 and strategies or {}) do
+    local there = last("--strategy", strategy)
+    assert(math.abs(there - whole) <= 2e-4, ("%s: %g beside %g"):format(strategy, there, whole))
+  end
+end
+
 CHECKS["gpt2.lua"] = function(run, ranks)
-  falls(function(n, ...) return run(n, "--context", "64", ...) end, ranks, 20)
+  local function short(n, ...) return run(n, "--context", "64", ...) end
+  falls(short, ranks, 20)
+  same_under({ "FULL_SHARD", "SHARD_GRAD_OP", "zero2", "zero3" }, short, ranks)
 end
 
 -- Short texts: passages of 32 words are cut.
 CHECKS["nlp_example.lua"] = function(run, ranks)
-  local out = falls(function(n, ...) return run(n, "--max_length", "16", ...) end, ranks)
+  local function short(n, ...) return run(n, "--max_length", "16", ...) end
+  local out = falls(short, ranks)
+  same_under({ "FULL_SHARD", "zero1" }, short, ranks)
   assert(out:find("\naccuracy 0%.%d%d%d%d\n$"), out)
 end
 

@@ -69,6 +69,43 @@ end
 function models.net()
   return Net(), core.randn(BATCH, 2, 8, 8), function(m, x) return m(x):square():mean() end
 end
+function models.bert()
+  local model = accelerate.models.BertForSequenceClassification { vocab_size = 19, hidden_size = 16,
+    num_labels = 3, num_hidden_layers = 3, num_attention_heads = 2, intermediate_size = 24,
+    max_position_embeddings = 8, hidden_dropout_prob = 0, attention_probs_dropout_prob = 0 }
+  return model, core.randint(0, 19, { BATCH, 6 }), function(m, x)
+    return m({ input_ids = x, labels = x:narrow(2, 1, 1):reshape(-1):remainder(3) }).loss
+  end
+end
+function models.t5()
+  local model = accelerate.models.T5ForConditionalGeneration { vocab_size = 19, d_model = 16, d_kv = 8,
+    d_ff = 24, num_layers = 2, num_heads = 2, dropout_rate = 0, decoder_start_token_id = 0 }
+  return model, core.randint(0, 19, { BATCH, 6 }), function(m, x)
+    return m({ input_ids = x, labels = x:narrow(2, 3, 4):contiguous() }).loss
+  end
+end
+local ResNet = nn.class "ResNet"
+local Part = nn.class "Part" -- two convolutions with batch norms, around which the input goes
+function Part:init()
+  self.one, self.two = nn.Conv2d(6, 6, 3, { padding = 1 }), nn.Conv2d(6, 6, 3, { padding = 1 })
+  self.first, self.second = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+end
+function Part:forward(x)
+  return F.relu(x + self.second(self.two(F.relu(self.first(self.one(x))))))
+end
+function ResNet:init()
+  self.stem, self.h, self.last = nn.Conv2d(2, 6, 3), nn.ModuleList { Part(), Part() }, nn.Linear(6, 4)
+end
+function ResNet:forward(x)
+  x = self.stem(x)
+  for _, part in ipairs(self.h) do x = part(x) end
+  return self.last(x:mean({ 3, 4 }))
+end
+function models.resnet()
+  return ResNet(), core.randn(BATCH, 2, 8, 8), function(m, x)
+    return F.cross_entropy(m(x), x:narrow(2, 1, 1):reshape(x:size(1), -1):sum(2):gt(0):long())
+  end
+end
 local function plan_of(name, opts)
   if name == "DDP" then return nil end
   local replicate = opts.replicate or 1
@@ -76,6 +113,7 @@ local function plan_of(name, opts)
     reshard_after_forward = opts.reshard ~= false, whole_in_no_sync = opts.whole_in_no_sync or false,
     reduce_dtype = opts.reduced,
     units = function(m)
+      if not m.h then return require("accelerate.parallel.sharded.units").by_class(m, nil, "test") end
       local list = {}
       for _, block in ipairs(opts.units ~= false and m.h or {}) do list[#list + 1] = block end
       return list

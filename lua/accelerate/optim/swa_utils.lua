@@ -17,6 +17,10 @@ local fail = options.fail
 
 local M = {}
 
+-- What parallel.sharded.averages does for models that are cut over ranks; nil: it is not loaded.
+---@type table?
+M.parts = nil
+
 -- ---- averages -----------------------------------------------------------------------------------
 
 local DECAY = { "number", default = 0.999, min = 0, max = 1 }
@@ -73,7 +77,8 @@ local OPTIONS = {
 ---@field n_averaged accelerate.Tensor int64, 0-d
 local AveragedModel = class("AveragedModel", nn.Module)
 
----@param model accelerate.nn.Module stays as it is
+---@param model accelerate.nn.Module stays as it is; of one that is cut over ranks the averages are
+---  cut, too: all ranks make and update them, and functions get parts, one dim
 ---@param opts? table device: where the averages are (default: the model's); avg_fn(averaged,
 ---  current, n): returns a tensor's new average after n updates; multi_avg_fn(averaged, current,
 ---  n): changes lists of averages of one device and type in place; default: the mean of all;
@@ -84,7 +89,11 @@ function AveragedModel:init(model, opts)
     fail("AveragedModel: expected a module, got %s", options.show(model))
   end
   if o.avg_fn and o.multi_avg_fn then fail("AveragedModel: give avg_fn or multi_avg_fn, not both") end
-  self.module = model:clone()
+  local cut = M.parts and M.parts.clone(model)
+  if cut and o.device then
+    fail("AveragedModel: device: the model is cut over ranks, and its averages are where it is")
+  end
+  self.module = cut or model:clone()
   if o.device then self.module:to(o.device) end
   self:register_buffer("n_averaged", core.zeros({}, { dtype = "int64", device = o.device }))
   self.avg_fn, self.multi_avg_fn, self.use_buffers = o.avg_fn, o.multi_avg_fn, o.use_buffers
@@ -92,7 +101,8 @@ end
 
 function AveragedModel:forward(...) return self.module(...) end
 
--- Detached pairs of the two modules' tensors; the second ones are on the devices of the first.
+-- Detached pairs of the two modules' tensors, or of this rank's parts of them; the second ones are
+-- on the devices of the first.
 local function pairs_of(averaged, model, what)
   if #averaged ~= #model then
     fail("update_parameters: the model has %d %s, the average has %d", #model, what, #averaged)
@@ -103,7 +113,9 @@ local function pairs_of(averaged, model, what)
       fail("update_parameters: %s %d of the model have the shape [%s], the average's [%s]", what, i,
         table.concat(model[i].shape, ", "), table.concat(t.shape, ", "))
     end
-    list[i] = { t:detach(), model[i]:detach():to(t.device) }
+    local own, current = t:detach(), model[i]:detach()
+    if M.parts then own, current = M.parts.beside(t, model[i]) end
+    if own then list[#list + 1] = { own, current:to(own.device) } end
   end
   return list
 end
@@ -159,7 +171,10 @@ function AveragedModel:update_parameters(model)
   if not class.is(model, nn.Module) then
     fail("update_parameters: expected a module, got %s", options.show(model))
   end
-  core.no_grad(function() update(self, model) end)
+  core.no_grad(function()
+    if M.parts then return M.parts.write(self.module, function() update(self, model) end) end
+    update(self, model)
+  end)
 end
 
 M.AveragedModel = AveragedModel

@@ -9,6 +9,7 @@ local identical = require "accelerate.parallel.identical"
 local replica = require "accelerate.parallel.replica"
 local pieces = require "accelerate.parallel.sharded.pieces"
 local sharded = require "accelerate.parallel.sharded"
+require "accelerate.parallel.sharded.averages"
 local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
 
@@ -140,11 +141,13 @@ function M.pieces_changed(model) pieces.changed(replica.of(model)) end
 ---@return accelerate.StatePiece[]
 function M.state_pieces(optimizer) return pieces.of_optimizer(optimizer) end
 
---- Runs fn(...) with the whole values of a prepared model; see accelerate.parallel.sharded.
+--- Runs fn(...) with the whole values of a prepared model, or of a module that has parameters of
+--- one; see accelerate.parallel.sharded.
 ---@param model accelerate.nn.Module
 function M.summon(model, write, from, fn, ...)
   local one = replica.of(model)
-  if not one or not one.plan then return fn(...) end
+  if not one then return sharded.gather(model:parameters(), write, from, fn, ...) end
+  if not one.plan then return fn(...) end
   return sharded.summon(one, write, from, fn, ...)
 end
 

@@ -85,12 +85,15 @@ function M.name(unit, flat, names)
   flat.layout:set_names(title(unit), list)
 end
 
--- The hooks of one unit: its values are whole while its forward runs.
+-- The hooks of one unit: its values are whole while its forward runs. A copy of the module has the
+-- hooks, too, but not the values.
 local function around_forward(unit, keeps)
-  unit.module:register_forward_pre_hook(function()
+  unit.module:register_forward_pre_hook(function(module)
+    if not rawequal(module, unit.module) then return end
     for _, flat in ipairs(unit.flats) do flat.layout:acquire "compute" end
   end)
-  unit.module:register_forward_hook(function()
+  unit.module:register_forward_hook(function(module)
+    if not rawequal(module, unit.module) then return end
     local keep = core.is_grad_enabled() and keeps
     for _, flat in ipairs(unit.flats) do flat.layout:let_go(keep) end
   end, { always_call = true })
@@ -108,9 +111,13 @@ function M.install(units, reshard)
       for _, flat in ipairs(unit.flats) do flat.layout:computes(on) end
     end
   end
-  root.module:register_forward_pre_hook(function() computes(true) end)
+  root.module:register_forward_pre_hook(function(module)
+    if rawequal(module, root.module) then computes(true) end
+  end)
   for _, unit in ipairs(units) do around_forward(unit, unit.root or not reshard) end
-  root.module:register_forward_hook(function() computes(false) end, { always_call = true })
+  root.module:register_forward_hook(function(module)
+    if rawequal(module, root.module) then computes(false) end
+  end, { always_call = true })
 end
 
 return M

@@ -148,6 +148,18 @@ function M.cut(replica, model, made)
   end
 end
 
+-- Parameters that are divided into layouts as others are -> the number of the other's layout.
+local like = setmetatable({}, { __mode = "k" })
+
+--- Puts a parameter, when its model is prepared, into one layout with those that are like others of
+--- one layout.
+---@param p accelerate.Tensor
+---@param other accelerate.Tensor
+function M.group_like(p, other)
+  local flat = flat_buffers.of(other)
+  like[p] = flat and flat.number
+end
+
 --- Returns how the parameters of a replica are divided into layouts.
 ---@param replica accelerate.Replica
 ---@param model accelerate.nn.Module
@@ -156,7 +168,7 @@ function M.units_of(replica, model)
   return { made = names and function(flat) rest_whole(replica, flat, names) end or nil,
     parts = replica.shards.group.size, key = function(p)
     if replica.ignored[p] then return " ignored" end
-    return " " .. (replica.unit_of[p] or replica.units[1]).name
+    return " " .. (replica.unit_of[p] or replica.units[1]).name .. (like[p] and " like " .. like[p] or "")
   end, bare = function(p) return is_cut(replica.plan, "values") and not replica.ignored[p] end }
 end
 
