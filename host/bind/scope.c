@@ -120,25 +120,34 @@ static int close_context(lua_State *L)
   return 0;
 }
 
+static void push_weak(lua_State *L, const char *mode)
+{
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, mode);
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+}
+
 /* -> a context */
 static int scope_open(lua_State *L)
 {
   ax_lua_context_inside in = { .scope.inside = true };
   ax_lua_enter(L);
-  lua_newtable(L); /* weak: what the collector frees inside need not be emptied */
-  lua_createtable(L, 0, 1);
-  lua_pushliteral(L, "v");
-  lua_setfield(L, -2, "__mode");
-  lua_setmetatable(L, -2);
+  push_weak(L, "v"); /* what the collector frees inside need not be emptied */
   in.scope.list = luaL_ref(L, LUA_REGISTRYINDEX);
-  lua_newtable(L);
+  push_weak(L, "k"); /* and need not be kept */
   in.scope.kept = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_pushinteger(L, ax_lua_context_open(L, "scope", AX_CONTEXT_SCOPE, &in));
   return 1;
 }
 
+/* What a mark means: the scope does not empty the tensor, or none of those around it does
+ * either. */
+enum { RETURNED = 1, KEPT };
+
 /* Marks the tensors in the value at idx; walks each table once. */
-static void keep_value(lua_State *L, int idx, int kept)
+static void keep_value(lua_State *L, int idx, int kept, int mark)
 {
   const bool tensor = ax_lua_to_box(L, idx) != NULL;
   if (!tensor && !lua_istable(L, idx)) return;
@@ -148,15 +157,32 @@ static void keep_value(lua_State *L, int idx, int kept)
   lua_pop(L, 1);
   if (seen) return;
   lua_pushvalue(L, idx);
-  lua_pushboolean(L, 1);
+  lua_pushinteger(L, mark);
   lua_rawset(L, kept);
   if (tensor) return;
   luaL_checkstack(L, 8, "scope: the result is nested too deep");
   lua_pushnil(L);
   while (lua_next(L, idx)) {
-    keep_value(L, lua_gettop(L), kept);
+    keep_value(L, lua_gettop(L), kept, mark);
     lua_pop(L, 1);
   }
+}
+
+/* What was kept in a scope that has ended is so in the one around it. */
+static void keep_outside(lua_State *L, int kept)
+{
+  if (!ax_lua.scope.inside) return;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
+  lua_pushnil(L);
+  while (lua_next(L, kept)) {
+    if (lua_tointeger(L, -1) == KEPT) {
+      lua_pushvalue(L, -2);
+      lua_pushvalue(L, -2);
+      lua_rawset(L, -5);
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
 }
 
 /* (context, ok, results...) */
@@ -175,7 +201,8 @@ static int scope_close(lua_State *L)
   ax_lua_context_close(L, (int)lua_tointeger(L, 1));
   luaL_checkstack(L, 16, "scope");
   if (lua_toboolean(L, 2))
-    for (int i = 3; i <= last; i++) keep_value(L, i, kept);
+    for (int i = 3; i <= last; i++) keep_value(L, i, kept, RETURNED);
+  keep_outside(L, kept);
   for (int i = 1; i <= made; i++) {
     ax_tensor **box;
     lua_rawgeti(L, list, i);
@@ -198,7 +225,7 @@ void ax_lua_scope_keep(lua_State *L, int idx)
   if (!ax_lua.scope.inside) return;
   lua_pushvalue(L, idx);
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
-  keep_value(L, lua_gettop(L) - 1, lua_gettop(L));
+  keep_value(L, lua_gettop(L) - 1, lua_gettop(L), KEPT);
   lua_pop(L, 2);
 }
 
@@ -210,7 +237,7 @@ static int keep(lua_State *L)
   if (!ax_lua.scope.inside) return n;
   luaL_checkstack(L, 8, "keep");
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.scope.kept);
-  for (int i = 1; i <= n; i++) keep_value(L, i, n + 1);
+  for (int i = 1; i <= n; i++) keep_value(L, i, n + 1, KEPT);
   lua_settop(L, n);
   return n;
 }

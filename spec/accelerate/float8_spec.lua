@@ -189,6 +189,16 @@ describe("layers in eight bits", function()
     end, "float8_linear: create_graph is not available through a layer in eight bits")
   end)
 
+  it("have their gradients also when they ran in scopes", function()
+    local layer, x, g = layer_of(16)
+    layer(x):backward(g)
+    local expected = layer.weight.grad:clone()
+    layer.weight.grad = nil
+    local y = tensor.scope(function() return tensor.scope(layer, x) end)
+    y:backward(g)
+    same(expected, layer.weight.grad)
+  end)
+
   it("compute as they did before in a copy", function()
     local layer, x = layer_of(16)
     local copy = utils.deepcopy(layer)
@@ -339,6 +349,23 @@ describe("mixed_precision = 'fp8'", function()
     local _, model = train(acc, 2)
     assert.are.equal(448, models.scales_of(model).most[3]:item())
     assert.are.equal(E4M3, float8.use_of(model[3]).recipe.backward)
+  end)
+end)
+
+describe("a GPT of characters in eight bits", function()
+  it("comes to the loss of bfloat16 after 500 steps, within 0.5 %", function()
+    local function loss(mode, backend)
+      local words = { "--cpu", "--mixed_precision", mode, "--num_cpu_threads_per_process", "1",
+        "examples/char_gpt.lua", "--max_steps", "500", "--width", "32", "--layers", "2", "--context", "32",
+        "--batch_size", "8", "--sample", "0" }
+      local status, out, err = host.run(words, { env = { ACCELERATE_FP8_BACKEND = backend }, seconds = 300 })
+      assert.are.equal(0, status, err)
+      return tonumber(out:match "validation loss ([%d.]+)")
+    end
+    local plain, own, delayed = loss "bf16", loss("fp8", "ao"), loss("fp8", "te")
+    assert.is_true(plain < 3)
+    assert.is_true(math.abs(own / plain - 1) < 0.005, ("%g beside %g"):format(own, plain))
+    assert.is_true(delayed / plain - 1 < 0.005, ("%g beside %g"):format(delayed, plain))
   end)
 end)
 

@@ -525,6 +525,35 @@ describe("scope", function()
     assert.same({ 3, 3 }, nested.inner[1]:totable())
   end)
 
+  it("leaves what is kept inside an inner one, too, and what backward needs", function()
+    local kept, returned
+    local double = tensor.Function {
+      forward = function(ctx, x)
+        ctx:save_for_backward(x * 2)
+        return x * x
+      end,
+      backward = function(ctx, g) return ctx:saved_tensors() * g end,
+    }
+    local x = tensor.ones(2):requires_grad_()
+    local y = tensor.scope(function()
+      local early = x * 5
+      local function inner()
+        kept = tensor.keep(x * 3)
+        tensor.keep(early)
+        return double(x), x * 4
+      end
+      local found
+      found, returned = tensor.scope(inner)
+      kept = { kept, early }
+      return found
+    end)
+    assert.is_true(tensor.is_released(returned))
+    assert.same({ 3, 3 }, kept[1]:totable())
+    assert.same({ 5, 5 }, kept[2]:totable())
+    y:sum():backward()
+    assert.same({ 2, 2 }, x.grad:totable())
+  end)
+
   it("nests, and restores when the function raises", function()
     local inner, outer
     pcall(tensor.scope, function()

@@ -134,6 +134,35 @@ describe(("eight bits on %s"):format(device.name), function()
     end
   end)
 
+  it("train in recorded steps with the same bits", function()
+    local accelerate, nn = require "accelerate", require "accelerate.nn"
+    local function losses(backend)
+      require("accelerate.state").reset()
+      local acc = accelerate.Accelerator { mixed_precision = "fp8", dynamo_backend = backend }
+      core.manual_seed(6)
+      local model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(),
+        nn.Linear(32, 16))
+      local optimizer = accelerate.optim.SGD(model:parameters(), { lr = 0.1 })
+      model, optimizer = acc:prepare(model, optimizer)
+      local list = {}
+      for step = 1, 5 do
+        local loss = model(there(core.ones(16, 16) * step)):square():mean()
+        acc:backward(loss)
+        optimizer:step()
+        optimizer:zero_grad()
+        list[step] = loss:item()
+      end
+      return list, acc, model
+    end
+    assert.are.same(losses "no", (losses "cudagraphs"))
+    require("accelerate.state").reset()
+    local acc = accelerate.Accelerator { mixed_precision = "fp8", dynamo_backend = "cudagraphs",
+      kwargs_handlers = { accelerate.utils.TERecipeKwargs() } }
+    assert.error_matches(function() acc:prepare(nn.Sequential(nn.Linear(16, 16))) end,
+      "TERecipeKwargs: scales that follow from earlier steps are not there in recorded steps")
+    require("accelerate.state").reset()
+  end)
+
   it("is fp16 on a GPU that does not multiply eight bits", function()
     local accelerate, state = require "accelerate", require "accelerate.state"
     local driver = require "accelerate.machine.driver"
