@@ -34,6 +34,16 @@ local function refuses(text, fn)
   assert.is_truthy(tostring(message):find(text, 1, true), message)
 end
 
+-- The settings of the smallest model.
+local function gpt2_settings()
+  local list = { { "general.architecture", kind = "text", value = "gpt2" } }
+  for key, value in pairs { context_length = 8, embedding_length = 2, block_count = 1,
+    ["attention.head_count"] = 1 } do
+    list[#list + 1] = { "gpt2." .. key, kind = "u32", value = value }
+  end
+  return list
+end
+
 local names = {}
 for name in pairs(expected) do names[#names + 1] = name end
 table.sort(names)
@@ -98,6 +108,15 @@ describe("a model of a GGUF file", function()
     assert.are.equal("bfloat16", scores(model).dtype)
     assert.are.equal("bfloat16", model.model.norm.weight.dtype)
     assert.is_true(off(scores(model), scores(read "llama")) < 0.3)
+    assert.are.equal("float16", scores(read("llama"):half()).dtype)
+    assert.are.equal("Q8_0", read("llama"):half().lm_head.encoding)
+  end)
+
+  it("follows a device map", function()
+    for _, map in ipairs { { [""] = "disk" }, { [""] = "cpu" }, "auto" } do
+      assert.are.equal(0, off(scores(read "gemma2"), scores(read("gemma2", { device_map = map }))))
+      assert.are.equal(0, off(scores(read "gpt2"), scores(read("gpt2", { device_map = map }))))
+    end
   end)
 
   it("takes no memory for weights that the file holds", function()
@@ -127,18 +146,27 @@ describe("a model of a GGUF file", function()
     os.remove(base)
   end)
 
+  it("without blocks is saved as any", function()
+    local path = os.tmpname()
+    local file, folder = path .. ".gguf", path .. ".saved"
+    local function ones(n) return ("\0\0\128\63"):rep(n) end
+    disk.write(file, gguf.bytes { settings = gpt2_settings(), tensors = {
+      { "token_embd.weight", type = "F32", shape = { 3, 2 }, bytes = ones(6) },
+      { "position_embd.weight", type = "F32", shape = { 8, 2 }, bytes = ones(16) } } })
+    models.GPT2Model.from_pretrained(file):save_pretrained(folder)
+    assert.are.equal(6, models.GPT2Model.from_pretrained(folder).wte.weight:sum():item())
+    fs.remove_tree(folder)
+    os.remove(file)
+    os.remove(path)
+  end)
+
   it("of several parts is read whole", function()
     local base = os.tmpname()
     local function part(i, tensors)
       local settings = { { "split.no", kind = "u16", value = i - 1 },
         { "split.count", kind = "u16", value = 2 } }
       if i == 1 then
-        for _, entry in ipairs { { "general.architecture", "text", "gpt2" },
-          { "gpt2.context_length", "u32", 8 },
-          { "gpt2.embedding_length", "u32", 2 }, { "gpt2.block_count", "u32", 1 },
-          { "gpt2.attention.head_count", "u32", 1 } } do
-          settings[#settings + 1] = { entry[1], kind = entry[2], value = entry[3] }
-        end
+        for _, entry in ipairs(gpt2_settings()) do settings[#settings + 1] = entry end
       end
       local path = ("%s-%05d-of-00002.gguf"):format(base, i)
       disk.write(path, gguf.bytes { settings = settings, tensors = tensors })

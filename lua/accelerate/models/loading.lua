@@ -289,7 +289,7 @@ function M.load(choose, name, opts)
   if encoding then check_filled(where, file, own) end
   init_missing(model, own, missing, dtype)
   for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end
-  if encoding then encoding:mark(model, dtype) end
+  if encoding then encoding:mark(model) end
   for _, key in ipairs(unknown) do unexpected[#unexpected + 1] = key end
   local info = { missing_keys = without(missing, mismatched), unexpected_keys = unexpected,
     mismatched_keys = mismatched }

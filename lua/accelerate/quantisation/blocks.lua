@@ -63,7 +63,9 @@ M.GgufEmbedding = GgufEmbedding
 function GgufEmbedding:init(layer, type)
   self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
   self.padding_idx = layer.padding_idx
-  self.encoding, self.compute_dtype = type, "float32"
+  self.encoding = type
+  -- has the type that rows are decoded to: Module:to converts it, as it does other layers' weights
+  self:register_buffer("like", core.zeros(1), { persistent = false })
   self.weight = parameter.new(empty_codes(type, self.num_embeddings, self.embedding_dim),
     { requires_grad = false })
   refuse_numbers(self)
@@ -85,7 +87,7 @@ end
 
 function GgufEmbedding:forward(ids)
   local v = self._values
-  local rows = self:_rows(v.weight:detach():index_select(1, ids:reshape(-1):long()), v.compute_dtype)
+  local rows = self:_rows(v.weight:detach():index_select(1, ids:reshape(-1):long()), v.like.dtype)
   local shape = ids.shape
   shape[#shape + 1] = v.embedding_dim
   return rows:view(unpack(shape))

@@ -28,7 +28,6 @@ function Encoding:types(model, dtype) return nil end -- luacheck: ignore 212
 
 --- Notes on a model with its values how its weights are encoded.
 ---@param model accelerate.nn.Module
----@param dtype string of the rest
-function Encoding:mark(model, dtype) end -- luacheck: ignore 212
+function Encoding:mark(model) end -- luacheck: ignore 212
 
 return Encoding

@@ -1,9 +1,8 @@
 --- GGUF files: settings, tensors, and the configuration and tokenizer that are made of them.
 local configs = require "accelerate.models.gguf.config"
 local core = require "accelerate.core"
-local Tokenizer = require "accelerate.tokenizers.tokenizer"
-local tokenizers = require "accelerate.tokenizers.gguf"
 local File = require "accelerate.models.gguf.file"
+local tokenizers = require "accelerate.tokenizers"
 
 return {
   ending = ".gguf",
@@ -19,8 +18,7 @@ return {
     file:_check()
     local whole = File("fuzz", path)
     if plain.settings["tokenizer.ggml.model"] then
-      local config, settings = tokenizers.of(whole)
-      Tokenizer(path, config, settings):encode "ab <s> \195\169"
+      tokenizers.from_pretrained(path):encode "ab <s> \195\169"
     end
     plain.config = configs.of(whole)
     return plain

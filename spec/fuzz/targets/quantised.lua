@@ -26,6 +26,12 @@ local function layer_of(dict)
   return quantisation.Linear4bit(plain(), { quant_type = "nf4", empty = true })
 end
 
+-- Makes what is kept for the process: the numbers of encodings.
+for _, quant_type in ipairs { "nf4", "fp4" } do
+  local layer = quantisation.Linear4bit(nn.Linear(64, 64), { quant_type = quant_type })
+  layer:load_state_dict(layer:state_dict())
+end
+
 return {
   ending = ".safetensors",
   nameless = true, -- what reads a whole model adds the file and the layer

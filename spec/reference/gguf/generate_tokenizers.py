@@ -88,6 +88,25 @@ tokens, merges = byte_level(500, SPLITS["qwen2"])
 out["tok_qwen2"] = write("tok_qwen2", "qwen2", "gpt2", tokens + ["<|endoftext|>"] + own, [1] * len(tokens) + [3, 3, 4],
                          {"eos": len(tokens), "padding": len(tokens)}, merges=merges, pre="qwen2",
                          flags=[("add_bos_token", False)])
+
+
+def digits():
+    """SmolLM's and StarCoder's kind; Transformers' reader does not part digits, its tokenizer.json does."""
+    pre = tokenizers.pre_tokenizers
+    tokens, merges = byte_level(500, None)
+    write("tok_smollm", "llama", "gpt2", tokens, [1] * len(tokens), {}, merges=merges, pre="smollm", template=False)
+    t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={x: i for i, x in enumerate(tokens)},
+                                                   merges=[tuple(m.split(" ")) for m in merges]))
+    t.pre_tokenizer = pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)])
+    t.decoder = tokenizers.decoders.ByteLevel()
+    found = []
+    for text in TEXTS + ["x2024 y 10,000", "٣٤ 1½"]:
+        ids = t.encode(text).ids
+        found.append({"text": text, "ids": ids, "back": t.decode(ids), "bare": t.decode(ids)})
+    return {"texts": found, "bos_token": None, "eos_token": None, "chat": None}
+
+
+out["tok_smollm"] = digits()
 pieces, types, scores = sentencepiece(400, ["<unk>", "<s>", "</s>"])
 roles = {"bos": 1, "eos": 2, "unknown": 0}
 out["tok_llama"] = write("tok_llama", "llama", "llama", pieces + own, types + [4, 3], roles, scores=scores + [0.0, 0.0])

@@ -128,9 +128,10 @@ write("fp8_blocks", {"quant_method": "fp8", "weight_block_size": [32, 32], "acti
                      "fmt": "e4m3"}, lambda w: fp8(w, block=32))
 group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False},
          "input_activations": {"num_bits": 8, "type": "float", "dynamic": True, "strategy": "token"}}
-for name, strategy, how in (("fp8_rows", "channel", dict(rows=True, dtype=torch.bfloat16)), ("fp8_tensor", "tensor", {})):
+ROWS = dict(rows=True, dtype=torch.bfloat16)
+for name, strategy, how in (("fp8_rows", "channel", ROWS), ("fp8_tensor", "tensor", {})):
     g = copy.deepcopy(group)
     g["weights"]["strategy"] = strategy
     write(name, {"quant_method": "compressed-tensors", "format": "float-quantized",
-                 "config_groups": {"group_0": g}, "ignore": ["lm_head"], "quantization_status": "compressed", "kv_cache_scheme": None},
-          lambda w: fp8(w, name="weight_scale", **how))
+                 "config_groups": {"group_0": g}, "ignore": ["lm_head"], "quantization_status": "compressed",
+                 "kv_cache_scheme": None}, lambda w: fp8(w, name="weight_scale", **how))

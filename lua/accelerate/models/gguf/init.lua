@@ -108,7 +108,7 @@ end
 function Gguf:replace(model)
   local tensors = by_name(self)
   local embeddings = replace_embeddings(self, model, tensors)
-  replace.each_linear(model, function(old, path)
+  local paths = replace.each_linear(model, function(old, path)
     local tied = embeddings[old.weight]
     local tensor = find(tensors, model, path .. ".weight")
     if not tied and not (tensor and tensor:is_encoded()) then return nil end
@@ -118,7 +118,7 @@ function Gguf:replace(model)
     new:requires_grad_(false)
     return new
   end)
-  model._unsaved = "weights in the blocks of a GGUF file"
+  if next(embeddings) or paths[1] then model._unsaved = "weights in the blocks of a GGUF file" end
 end
 
 --- Returns the tensors by Transformers' names: those of encoded layers as codes, all others as
@@ -136,12 +136,6 @@ function Gguf:sources()
     end
   end
   return all
-end
-
-function Gguf:mark(model, dtype)
-  for _, module in ipairs(model:modules()) do
-    if class.is(module, blocks.GgufEmbedding) then module.compute_dtype = dtype end
-  end
 end
 
 --- Returns how the weights of a GGUF file rest, where a call names one: by the option gguf_file,
