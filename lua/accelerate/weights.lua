@@ -403,6 +403,16 @@ end
 ---@return accelerate.Tensor
 function M.lend(source) return source.tensor or source.file:_lend(source.name) end
 
+--- Returns a tensor of a source's shape and type. One of a safetensors file has no elements, so
+--- that all of a large checkpoint can be looked at without being mapped to be written to.
+---@param source accelerate.WeightSource
+---@return accelerate.Tensor
+function M.describe(source)
+  local file = source.file
+  if type(file) ~= "userdata" or not file:_readable(source.name) then return M.lend(source) end
+  return core.empty(file:get_shape(source.name), { dtype = file:get_dtype(source.name), device = "meta" })
+end
+
 --- Raises when the files of sources were truncated since they were opened.
 ---@param sources table<string, accelerate.WeightSource>
 function M.check_sources(sources)

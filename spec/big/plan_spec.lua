@@ -74,7 +74,8 @@ describe("plan_device_map", function()
       local stated = tostring(utils.plan_device_map(model, { bandwidth = SPEEDS }))
       assert.equal([[
 1.7 KB of weights; a token of one row reads 128 bytes
-  disk        1.7 KB     0.1 ms  the first time out of its file, 10.0 KB/s, stated, then computed on where it is mapped
+  disk        1.7 KB     0.1 ms  the first time out of its file, 10.0 KB/s, stated, then ]] .. [[
+computed on where it is mapped
 on their way: at most 4.8 KB, a block and two ahead
 expected: 0.1 ms a token, 12.8 ms the first one]], stated)
     end)

@@ -111,7 +111,7 @@ end
 -- Leaves a tensor on disk: in its safetensors file, which the folder's index then names; in a file
 -- of the folder where it came from another kind of file.
 local function to_disk(model, entry, name, source, main, o)
-  local value = weights.lend(source)
+  local value = weights.describe(source)
   local dtype = type_of(name, value, o)
   if source.file then
     homes.put_in_file(model, entry.t, source, main, dtype, entry.transposed)

@@ -67,10 +67,10 @@ local function renamed(model, sources)
   return result
 end
 
--- The sources' tensors, which take no memory where they are in safetensors files.
-local function lent(sources)
+-- Shapes and types of the sources' tensors.
+local function described(sources)
   local dict = ordered.new()
-  for name, source in ordered.pairs(sources) do dict[name] = weights.lend(source) end
+  for name, source in ordered.pairs(sources) do dict[name] = weights.describe(source) end
   return dict
 end
 
@@ -266,7 +266,7 @@ function M.load(choose, name, opts)
   local found = encoding and encoding:sources(file) or weights.sources(file)
   if encoding then encoding:replace(model, found) end
   local sources, of_layers = parts.split(model, renamed(model, found), tied)
-  local dict = foreign.reading(where, file, function() return lent(sources) end)
+  local dict = foreign.reading(where, file, function() return described(sources) end)
   local dtype = o.dtype == "auto" and first_float(dict) or o.dtype or encoding and encoding.torch_dtype
     or "float32"
   foreign.check_weights(where, file, model:state_dict(), dict)
