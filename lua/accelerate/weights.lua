@@ -2,6 +2,7 @@
 --- Accelerate's names.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -306,21 +307,60 @@ local function read_file(path)
   return dict
 end
 
+-- The tensors of PyTorch's file over the mapped file, and what raises where it was truncated. Their
+-- checksums are compared on rank 0, one storage at a time.
+local function lend_torch(path)
+  local dict, _, check = files.lend(path, core.dist.rank() == 0)
+  if type(dict) ~= "table" then
+    fail("load_checkpoint_in_model: %s holds %s; expected tensors by name", path, options.show(dict))
+  end
+  return dict, check
+end
+
+--- Returns where a source's elements are, for tensors that take them from there
+--- (accelerate.deferred); nil where they are in memory.
+---@param source accelerate.WeightSource
+---@return accelerate.deferred.Source?
+function M.in_file(source)
+  local file, name, t = source.file, source.name, source.tensor
+  if file then
+    return { path = source.path, lend = function() return file:_lend(name) end,
+      check = function() file:_check() end, drop = function() file:_drop(name) end }
+  elseif source.check then
+    return { path = source.path, lend = function() return t end, check = source.check }
+  end
+end
+
 -- For tensors that are copied into a model at once: see files.lend. PyTorch's files are read, as
--- their checksums are compared then. Of a type that there is not here only those of `wanted` names
--- raise. Returns them, what is called after the copying, and all names.
+-- their checksums are compared then, but for a model that rests on the files. Of a type that there
+-- is not here only those of `wanted` names raise. Returns them, what is called after the copying,
+-- and all names.
 local function lend_file(path, wanted)
+  local dict, taken = ordered.new(), {}
+  local function put(name, source)
+    dict[name] = source.tensor or source.file:_lend(name)
+    taken[#taken + 1] = deferred.lend(dict[name], M.in_file(source))
+  end
   if files.is_torch(path) then
-    local dict = read_torch(path)
+    if not deferred.is_wanted() then dict = read_torch(path)
+    else
+      local tensors, check = lend_torch(path)
+      for name, t in ordered.pairs(tensors) do
+        put(name, { path = path, name = name, tensor = t, check = check })
+      end
+    end
     return dict, function() end, ordered.keys(dict)
   end
-  local file, dict = core.safetensors_open(path), ordered.new()
+  local file = core.safetensors_open(path)
   check_form(path, file:metadata().format)
   for _, name in ipairs(file:keys()) do
-    if wanted[name] or file:_readable(name) then dict[name] = file:_lend(name) end
+    if wanted[name] or file:_readable(name) then put(name, { path = path, name = name, file = file }) end
   end
   return dict, function()
     file:_check()
+    for _, source in ipairs(taken) do
+      if source.taken then return end -- a parameter reads the file later
+    end
     file:close()
   end, file:keys()
 end
@@ -370,12 +410,14 @@ end
 ---@field name string in the file
 ---@field file userdata? the open safetensors file
 ---@field tensor accelerate.Tensor? what was read of another file
+---@field check fun()? where that is over the mapped file: raises when the file was truncated
 
 --- Returns where each tensor of a checkpoint is, in order. Those of safetensors files are not read;
 --- PyTorch's files are, as their checksums are compared then.
 ---@param checkpoint string as read_checkpoint takes it
+---@param lends boolean? PyTorch's files are not read either
 ---@return table<string, accelerate.WeightSource> ordered
-function M.sources(checkpoint)
+function M.sources(checkpoint, lends)
   local all = ordered.new()
   local function put(name, source)
     if all[name] ~= nil then
@@ -385,8 +427,10 @@ function M.sources(checkpoint)
   end
   for _, path in ipairs((M.find_files(checkpoint))) do
     if files.is_torch(path) then
-      for name, t in ordered.pairs(read_torch(path)) do
-        put(name, { path = path, name = name, tensor = t })
+      local dict, check
+      if lends then dict, check = lend_torch(path) else dict = read_torch(path) end
+      for name, t in ordered.pairs(dict) do
+        put(name, { path = path, name = name, tensor = t, check = check })
       end
     else
       local file = core.safetensors_open(path)

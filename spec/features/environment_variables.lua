@@ -34,7 +34,7 @@ return {
     "ACCELERATE_NUM_PROCESSES, FORK_LAUNCHED", spec = {
     "accelerate/preparing_spec: refuses a model that is spread over several devices on several ranks, " ..
     "unless it is told to take it",
-    "accelerate/big_modeling_spec: makes models of every kind of layer without memory or draws",
+    "accelerate/big_modeling_spec: makes models of every kind of layer without memory",
     "accelerate/state_spec: ends with the group left: who waits is told, and numbers stay",
     "cli/options_spec: with a bad value are an error that says what was expected" } },
   { "HF_HOME, XDG_CACHE_HOME", spec = "cli/config_spec: is found where Accelerate keeps it" },

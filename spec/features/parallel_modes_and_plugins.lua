@@ -33,6 +33,8 @@ return {
     "sharded/policy_spec: computes the units' activations again in backward, with equal gradients",
     "sharded/plan_spec: leave out the parameters of ignored modules",
     "sharded/fsdp_plugin_spec: sets sync_module_states for efficient loading in FSDP1",
+    "sharded/never_whole_spec: are read part by part by from_pretrained, from an index of safetensors files",
+    "sharded/never_whole_spec: holds its parts alone when a model is drawn, and when it is read",
     "sharded/fsdp_plugin_spec: refuses by name what is not there" } },
   { "FSDP: state_dict_type", spec = {
     "sharded/fsdp_plugin_spec: changes the form of state dicts at the end of training" } },

@@ -2,6 +2,7 @@
 --- the variables that request them.
 local core = require "accelerate.core"
 local dataclasses = require "accelerate.config.dataclasses"
+local deferred = require "accelerate.deferred"
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -88,12 +89,20 @@ function M.engines(o)
   return engines, o.mixed_precision
 end
 
+-- Whether models that are made now begin without memory: read when one is made, since a plugin in
+-- force may be chosen, and its flag set, in between.
+local function defers(engines)
+  if engines.deepspeed_plugin then return engines.deepspeed_plugin:is_zero3_init_enabled() end
+  return engines.fsdp_plugin ~= nil and engines.fsdp_plugin.cpu_ram_efficient_loading or false
+end
+
 --- Returns the plan of the engines, and makes their mesh; both are kept with them. Every rank calls
 --- it at the same point.
 ---@param engines table what `engines` returned
 ---@param shared accelerate.AcceleratorState
 ---@return accelerate.ShardingPlan? nil: every rank holds all
 function M.make(engines, shared)
+  deferred.request(function() return defers(engines) end)
   if engines.deepspeed_plugin then
     return require("accelerate.config.deepspeed.plan").from_deepspeed(engines.deepspeed_plugin,
       { num_processes = shared.num_processes, device = shared.device })

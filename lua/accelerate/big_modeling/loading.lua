@@ -1,5 +1,7 @@
 --- load_checkpoint_in_model: weights of files into a model, each to the place that a map gives it.
+local InFile = require "accelerate.deferred.in_file"
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local device_maps = require "accelerate.big_modeling.device_map"
 local fs = require "accelerate.utils.fs"
 local homes = require "accelerate.big_modeling.homes"
@@ -141,8 +143,8 @@ end
 ---@param map table<string, string|integer>
 ---@param main string the device that computes what rests elsewhere
 ---@param o { where: string, dtype: string?, keep_in_fp32_modules: string[]?, type_of: (fun(name:
----  string): string)?, offload_folder: string?, offload_buffers: boolean? } type_of: comes before
----  dtype
+---  string): string)?, offload_folder: string?, offload_buffers: boolean?, defers: boolean? }
+---  type_of: comes before dtype; defers: parameters rest in their files until they are used
 function M.place(model, entry, name, source, map, main, o)
   local where = ties.place_of(map, name)
   if where == nil then fail("%s: device_map gives '%s' no device", o.where, name) end
@@ -153,6 +155,11 @@ function M.place(model, entry, name, source, map, main, o)
   if device == "disk" then device = main end
   local value = weights.lend(source)
   local dtype = type_of(name, value, o) or entry.t.dtype
+  local rests = o.defers and not entry.buffer and core._is_float(value) and weights.in_file(source)
+  if rests then
+    local recipe = InFile(rests, dtype, device, entry.transposed)
+    return tensors.adopt(entry.t, deferred.new(entry.t.shape, dtype, device, recipe))
+  end
   if entry.transposed then value = value:t() end
   local moved = value:to({ device = device, dtype = dtype })
   moved = moved:contiguous()

@@ -31,6 +31,9 @@ class.optional(Drawn, "lost")
 -- Elements of tensors that an edit keeps: those of a larger one would be as good as the values.
 local MOST_KEPT = 2 ^ 18
 
+-- Elements that are made at a time: a multiple of the block that draws come in.
+local RUN = 2 ^ 18
+
 -- Edits in place, with numbers, that change each element by itself.
 local EACH = { add_ = true, sub_ = true, mul_ = true, div_ = true, fill_ = true, zero_ = true, copy_ = true,
   neg_ = true, abs_ = true, clamp_ = true, pow_ = true, sqrt_ = true, exp_ = true, log_ = true, tanh_ = true,
@@ -185,10 +188,10 @@ end
 local function whole_after(self, step, out)
   if step.edit == "to" then return out:to({ dtype = step.dtype, device = device_of(self, step) }) end
   local edit, t = edits[step.edit], out
-  if step.strides then t = core.as_strided_copy(out, step.shape, step.strides, step.at)
+  if step.strides then t = out:as_strided_copy(step.shape, step.strides, step.at)
   elseif step.at then t = out:view(-1):narrow(1, step.at + 1, numel_of(step.shape)):view(step.shape) end
   edit.whole(t, generator_of(step), step.a)
-  return step.strides and core.as_strided_scatter(out, t, step.shape, step.strides, step.at) or out
+  return step.strides and out:as_strided_scatter(t, step.shape, step.strides, step.at) or out
 end
 
 local function run(self, first, out, after, from)
@@ -196,25 +199,35 @@ local function run(self, first, out, after, from)
   return out
 end
 
+-- Where the first of the steps that count is made, and in which type.
+local function beginning(self, first)
+  local step = self.steps[math.max(first, 1)]
+  if not step or step.edit == "to" then return { dtype = self.dtype, device = self.device } end
+  return { dtype = step.dtype, device = device_of(self, step) }
+end
+
+-- A run of elements at a time, so that what they are made from takes little memory.
+local function fill_parts(self, first, into, from, place)
+  local empty, here = first == 0 and core.zeros or core.empty, first > 0 and into.dtype == place.dtype
+    and into.device == place.device
+  for at = 0, into:numel() - 1, RUN do
+    local some = into:narrow(1, at + 1, math.min(RUN, into:numel() - at))
+    local out = run(self, first, here and some or empty({ some:numel() }, place), part_after, from + at)
+    if not rawequal(out, some) then some:copy_(out) end
+  end
+end
+
 --- Writes the elements from `from` (from 0) on of the flattened tensor.
 ---@param into accelerate.Tensor 1-d, contiguous
 ---@param from integer
 function Drawn:fill(into, from)
-  if self.lost then fail("%s", self.lost) end
-  local n, first = into:numel(), first_step(self)
-  local begin = self.steps[math.max(first, 1)]
-  local place = { dtype = begin and begin.edit ~= "to" and begin.dtype or self.dtype,
-    device = begin and device_of(self, begin) or self.device }
-  core.no_grad(function()
-    local empty = first == 0 and core.zeros or core.empty
-    if in_parts(self, first) then
-      local here = first > 0 and into.dtype == place.dtype and into.device == place.device
-      local out = run(self, first, here and into or empty({ n }, place), part_after, from)
-      if not rawequal(out, into) then into:copy_(out) end
-    else
-      local whole = run(self, first, empty(self.shape, place), whole_after)
-      into:copy_(whole:reshape(-1):narrow(1, from + 1, n))
-    end
+  if self.lost then fail("the values of a parameter cannot be made: %s", self.lost) end
+  local first = first_step(self)
+  local place = beginning(self, first)
+  core.no_grad(core.scope, function() -- what it takes is freed at once
+    if in_parts(self, first) then return fill_parts(self, first, into, from, place) end
+    local whole = run(self, first, (first == 0 and core.zeros or core.empty)(self.shape, place), whole_after)
+    into:copy_(whole:reshape(-1):narrow(1, from + 1, into:numel()))
   end)
 end
 

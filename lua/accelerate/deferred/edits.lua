@@ -8,6 +8,8 @@ local core = require "accelerate.core"
 ---  takes from its generator
 ---@field overwrites boolean whether all elements are new, whatever they were before
 ---@field whole fun(t: accelerate.Tensor, generator: userdata, a: any[])
+---@field values? fun(t: accelerate.Tensor, generator: userdata, a: any[]): accelerate.Tensor what
+---  `whole` copies into t
 ---@field part? fun(into: accelerate.Tensor, from: integer, generator: userdata, a: any[]) writes
 ---  the elements from `from` (from 0) on of the flattened tensor
 local edits = {}
@@ -18,6 +20,13 @@ local function draw(normal, from, n, dtype, device, generator)
   local all = core.empty({ n + ahead }, { dtype = dtype, device = device })
   core._draw_part(all, normal, from - ahead, generator)
   return ahead > 0 and all:narrow(1, ahead + 1, n) or all
+end
+
+-- Likewise, into a tensor of the draw's type: where a block begins with it nothing is copied.
+local function draw_into(into, normal, from, generator)
+  if from % 4 == 0 then core._draw_part(into, normal, from, generator)
+  else into:copy_(draw(normal, from, into:numel(), into.dtype, into.device, generator)) end
+  return into
 end
 
 local function parts_of(t) return t:is_complex() and t:view_as_real() or t end -- each part by itself
@@ -32,9 +41,7 @@ edits.uniform = { draws = 1, overwrites = true,
     parts:copy_(u:add_(a[1]))
   end,
   part = function(into, from, generator, a)
-    local u = draw(false, from, into:numel(), into.dtype, into.device, generator)
-    u:mul_(a[2] - a[1])
-    into:copy_(u:add_(a[1]))
+    draw_into(into, false, from, generator):mul_(a[2] - a[1]):add_(a[1])
   end }
 
 edits.normal = { draws = 1, overwrites = true,
@@ -44,9 +51,7 @@ edits.normal = { draws = 1, overwrites = true,
     t:copy_(z:add_(a[1]))
   end,
   part = function(into, from, generator, a)
-    local z = draw(true, from, into:numel(), into.dtype, into.device, generator)
-    z:mul_(a[2])
-    into:copy_(z:add_(a[1]))
+    draw_into(into, true, from, generator):mul_(a[2]):add_(a[1])
   end }
 
 edits.constant = { draws = 0, overwrites = true,
@@ -147,34 +152,43 @@ edits.dirac = { draws = 0, overwrites = true,
 -- What halves are drawn in, so that rounding is all that they lose.
 local function wide(dtype) return dtype == "float64" and dtype or "float32" end
 
+local function bounded(y, dtype, a)
+  local low, high = a[1], a[2]
+  y = y * (high - low) + low
+  -- rounding to the tensor's type may have led to `high`, which is not among the draws
+  local rounded = y:to(dtype):to(y.dtype)
+  return core.where(rounded:ge(high), low, rounded)
+end
+
 edits.uniform_ = { draws = 1, overwrites = true,
-  whole = function(t, generator, a)
-    edits.uniform_.part(t, nil, generator, a)
+  values = function(t, generator, a)
+    local place = { dtype = wide(t.dtype), device = t.device, generator = generator }
+    return bounded(core.rand(t.shape, place), t.dtype, a)
   end,
   part = function(into, from, generator, a)
-    local low, high = a[1], a[2]
-    local y = from and draw(false, from, into:numel(), wide(into.dtype), into.device, generator)
-      or core.rand(into.shape, { dtype = wide(into.dtype), device = into.device, generator = generator })
-    y = y * (high - low) + low
-    -- rounding to the tensor's type may have led to `high`, which is not among the draws
-    local rounded = y:to(into.dtype):to(y.dtype)
-    into:copy_(core.where(rounded:ge(high), low, rounded))
+    local u = draw(false, from, into:numel(), wide(into.dtype), into.device, generator)
+    into:copy_(bounded(u, into.dtype, a))
   end }
 
 edits.normal_ = { draws = 1, overwrites = true,
-  whole = function(t, generator, a)
+  values = function(t, generator, a)
     local dtype = t:is_complex() and t.dtype or wide(t.dtype)
-    t:copy_(core.randn(t.shape, { dtype = dtype, device = t.device, generator = generator }) * a[2] + a[1])
+    return core.randn(t.shape, { dtype = dtype, device = t.device, generator = generator }) * a[2] + a[1]
   end,
   part = function(into, from, generator, a)
     into:copy_(draw(true, from, into:numel(), wide(into.dtype), into.device, generator) * a[2] + a[1])
   end }
 
--- ---- of a script's -----------------------------------------------------------------------------
-
--- a[1](t, generator): the values of a draw in place that is no edit of its own
+-- a[1](t, generator): the values of a draw that has no edit of its own
 edits.drawn = { draws = 1, overwrites = true, opaque = true,
-  whole = function(t, generator, a) t:copy_(a[1](t, generator)) end }
+  values = function(t, generator, a) return a[1](t, generator) end }
+
+for _, name in ipairs { "uniform_", "normal_", "drawn" } do
+  local values = edits[name].values
+  edits[name].whole = function(t, generator, a) t:copy_(values(t, generator, a)) end
+end
+
+-- ---- of a script's -----------------------------------------------------------------------------
 
 -- a[1]: what a parameter was made from
 edits.given = { draws = 0, overwrites = true, opaque = true,

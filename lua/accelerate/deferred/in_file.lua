@@ -56,7 +56,7 @@ end
 function InFile:fill(into, from)
   local n = into:numel()
   if n == 0 then return end
-  core.no_grad(function()
+  core.no_grad(core.scope, function()
     local value = self.source.lend()
     local run = self.transposed and of_transpose(value, from, n) or value:reshape(-1):narrow(1, from + 1, n)
     for i = 1, #self.dtypes - 1 do run = run:to(self.dtypes[i]) end

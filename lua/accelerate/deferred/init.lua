@@ -84,6 +84,14 @@ function M.edit(t, name, a, generator, may_begin)
   elseif t.device ~= "meta" then core.no_grad(edits[name].whole, t, generator or COMMON, a) end
 end
 
+--- Returns the values that an edit copies into a tensor.
+---@param name string of edits.lua
+---@param t accelerate.Tensor
+---@param generator userdata?
+---@param a any[]
+---@return accelerate.Tensor
+function M.values(name, t, generator, a) return edits[name].values(t, generator, a) end
+
 -- ---- files --------------------------------------------------------------------------------------
 
 local lent = setmetatable({}, { __mode = "k" })  -- tensor over a mapped file -> its source
@@ -91,10 +99,10 @@ local lent = setmetatable({}, { __mode = "k" })  -- tensor over a mapped file ->
 --- Notes that a tensor is over a mapped file, which stays what it is.
 ---@param t accelerate.Tensor
 ---@param source accelerate.deferred.Source
----@return accelerate.Tensor t
+---@return accelerate.deferred.Source source
 function M.lend(t, source)
   lent[t] = source
-  return t
+  return source
 end
 
 --- Returns whether a tensor without memory now has the values that `value` shows in a file.
@@ -106,7 +114,9 @@ function M.takes(t, value, transposed)
   local source = lent[value]
   if not source or not core._is_float(t) then return false end
   if t.device ~= "meta" and not core._deferred(t) then return false end
-  return core._defer(t, InFile(source, t.dtype, t.device == "meta" and "cpu" or t.device, transposed))
+  source.taken = core._defer(t, InFile(source, t.dtype, t.device == "meta" and "cpu" or t.device, transposed))
+    or source.taken
+  return core._deferred(t) ~= nil
 end
 
 -- ---- the device meta ----------------------------------------------------------------------------
@@ -128,6 +138,17 @@ function M.skip(fn, ...)
   local former = skipped
   skipped = true
   return restored(former, pcall(fn, ...))
+end
+
+--- Frees a large tensor inside `skip`, where its values are to be written later, for ranks that are
+--- going to cut it.
+---@param t accelerate.Tensor
+function M.leave(t)
+  if not skipped or t.device == "meta" or t:numel() <= MOST_KEPT or not core._is_float(t)
+    or not M.is_wanted() then return end
+  local recipe = Drawn(t.shape, t.dtype, t.device)
+  recipe.lost = "nothing has drawn it yet"
+  core._defer(t, recipe)
 end
 
 --- Returns a tensor of the device "meta" in the place of `t`. It carries t's values where these are

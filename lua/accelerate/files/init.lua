@@ -143,17 +143,20 @@ end
 
 --- Returns the value of a file for a caller that copies its tensors elsewhere at once: they are
 --- over the mapped file, so they cost no memory and one copy less, and what is written into them
---- stays in this process. Checksums inside the file are not compared.
+--- stays in this process. Checksums inside the file are not compared, unless `verifies`.
 ---@param path string
+---@param verifies boolean? reads each storage of PyTorch's file once, and compares its checksum
 ---@return any value
 ---@return fun() check raises when the file was truncated meanwhile, so that what was copied is not
 ---  true; closes it
-function M.lend(path)
-  local value, file = read_named(path, nil, true)
+---@return fun() check likewise; the file stays open
+function M.lend(path, verifies)
+  local value, file = read_named(path, nil, verifies and "verified" or "lent")
+  local function check() file:_check() end
   return value, function()
-    file:_check()
+    check()
     file:close()
-  end
+  end, check
 end
 
 ---@class accelerate.SafetensorsFile

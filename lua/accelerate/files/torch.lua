@@ -121,6 +121,11 @@ local function entries_of(archive, path)
   return function(name) return entries[folder .. "/" .. name] end
 end
 
+-- Raises for a wrong checksum; what is read is freed at once.
+local function verify(archive, i, dtype, threads)
+  core.scope(function() archive:tensor(i, dtype, threads) end)
+end
+
 -- Gives storages by key as 1-d tensors, each read once, by all cores that the process may use.
 local function storages_of(archive, entry, path, device, lent)
   local found, get, threads = {}, lent and archive._lend or archive.tensor, core._cores()
@@ -133,6 +138,7 @@ local function storages_of(archive, entry, path, device, lent)
     end
     local i = entry("data/" .. key)
     if not i then fail("load: '%s': the bytes of storage '%s' are missing", path, key) end
+    if lent == "verified" then verify(archive, i, dtype, threads) end
     local t = get(archive, i, dtype, threads)
     if t:numel() ~= count then
       fail("load: '%s': storage '%s' has %d elements; expected %s", path, key, t:numel(), options.show(count))
@@ -182,7 +188,8 @@ end
 --- leaves them out and notes them in `left`.
 ---@param path string
 ---@param device string? where tensors go; default: the CPU
----@param lent boolean? tensors are over the mapped file, and their checksums are not compared
+---@param lent "lent"|"verified"|nil tensors are over the mapped file; their checksums are compared
+---  where it says "verified"
 ---@param left string[]?
 ---@param at integer? the archive is `n` bytes of the file from byte `at` (from 0) on; default: all
 ---@param n integer?

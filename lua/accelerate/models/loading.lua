@@ -263,7 +263,8 @@ function M.load(choose, name, opts)
   local model = deferred.skip(big_modeling.init_empty_weights, Class, given)
   model._float_keys = floats
   local tied = encoding and ties.find_tied_parameters(model)
-  local found = encoding and encoding:sources(file) or weights.sources(file)
+  local defers = not encoding and not o.device_map and deferred.is_wanted()
+  local found = encoding and encoding:sources(file) or weights.sources(file, defers)
   if encoding then encoding:replace(model, found) end
   local sources, of_layers = parts.split(model, renamed(model, found), tied)
   local dict = foreign.reading(where, file, function() return described(sources) end)
@@ -285,7 +286,7 @@ function M.load(choose, name, opts)
   local map = map_of(where, model, dtype, type_of, o)
   local unknown = placing.fill(model, own, sources, of_layers, map or { [""] = "cpu" },
     { where = where, dtype = dtype, type_of = type_of, offload_folder = o.offload_folder,
-      offload_buffers = o.offload_buffers })
+      offload_buffers = o.offload_buffers, defers = defers })
   if encoding then check_filled(where, file, own) end
   init_missing(model, own, missing, dtype)
   for _, b in ipairs(model:buffers()) do parameter.convert(b, dtype) end

@@ -79,7 +79,8 @@ function parameter.new(data, opts)
     options.fail("Parameter: only floating-point and complex tensors can require gradients, got %s; " ..
       "pass requires_grad = false", data.dtype)
   end
-  local p = (place and placed(data) or data):detach()
+  if place then data = placed(data) else deferred.leave(data) end
+  local p = data:detach()
   if o.requires_grad then p.requires_grad = true end
   marked[p] = true
   return p

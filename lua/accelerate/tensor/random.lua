@@ -1,6 +1,7 @@
 --- Draws. All of them are made of uniform and normal ones, which have the same bits on every
 --- device.
 local core = require "accelerate.core"
+local deferred = require "accelerate.deferred"
 local define = require "accelerate.tensor.define"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
@@ -11,15 +12,20 @@ local function drawn(make, x, generator, double)
   return make(x.shape, { dtype = dtype, device = x.device, generator = generator })
 end
 
--- Fills x with values that are made without a record.
-local function fill(where, x, make)
+-- Fills x by an edit (accelerate.deferred), whose values are made without a record; of a tensor
+-- without memory it is noted.
+local function fill(where, x, generator, name, a)
   if x.requires_grad and x.is_leaf and core.is_grad_enabled() then
     options.fail("%s: a leaf that requires a gradient cannot be changed in place; do it inside "
       .. "tensor.no_grad", where)
   end
-  x:copy_(core.no_grad(make))
+  if deferred.of(x) then deferred.edit(x, name, a, generator or core.default_generator())
+  else x:copy_(core.no_grad(deferred.values, name, x, generator, a)) end
   return x
 end
+
+-- Likewise, with values that make(x, generator) draws.
+local function draw(where, x, generator, make) return fill(where, x, generator, "drawn", { make }) end
 
 local function above_zero(where, name, v)
   if not (v > 0) then options.fail("%s: %s must be above 0, got %g", where, name, v) end
@@ -43,43 +49,42 @@ in_place("uniform_", "from:num=0 to:num=1", "fills x with draws from [from, to)"
   if to - from == math.huge then
     options.fail("uniform_: to - from must be finite, got from %g to %g", from, to)
   end
-  return fill("uniform_", x, function()
-    local y = drawn(core.rand, x, generator) * (to - from) + from
-    -- rounding to x's type may have led to `to`, which is not among the draws
-    local rounded = y:to(x.dtype):to(y.dtype)
-    return core.where(rounded:ge(to), from, rounded)
-  end)
+  return fill("uniform_", x, generator, "uniform_", { from, to })
 end)
 in_place("normal_", "mean:num=0 std:num=1", "fills x with normal draws", function(x, mean, std, generator)
   if not x:is_complex() then floating("normal_", x) end
   if not (std >= 0) then options.fail("normal_: std must be at least 0, got %g", std) end
-  return fill("normal_", x, function() return drawn(core.randn, x, generator) * std + mean end)
+  return fill("normal_", x, generator, "normal_", { mean, std })
 end)
 in_place("log_normal_", "mean:num=1 std:num=2", "fills x with exp of normal draws", function(x, mean, std,
   generator)
   floating("log_normal_", x)
   above_zero("log_normal_", "std", std)
-  return fill("log_normal_", x, function() return (drawn(core.randn, x, generator) * std + mean):exp() end)
+  return draw("log_normal_", x, generator, function(like, from)
+    return (drawn(core.randn, like, from) * std + mean):exp()
+  end)
 end)
 in_place("exponential_", "lambd:num=1", "fills x with draws of density lambd exp(-lambd x)",
   function(x, lambd, generator)
     floating("exponential_", x)
     above_zero("exponential_", "lambd", lambd)
-    return fill("exponential_", x, function() return -(-drawn(core.rand, x, generator)):log1p() / lambd end)
+    return draw("exponential_", x, generator, function(like, from)
+      return -(-drawn(core.rand, like, from)):log1p() / lambd
+    end)
   end)
 in_place("cauchy_", "median:num=0 sigma:num=1", "fills x with draws of the Cauchy distribution",
   function(x, median, sigma, generator)
     floating("cauchy_", x)
     above_zero("cauchy_", "sigma", sigma)
-    return fill("cauchy_", x, function()
-      return ((drawn(core.rand, x, generator, true) - 0.5) * math.pi):tan() * sigma + median
+    return draw("cauchy_", x, generator, function(like, from)
+      return ((drawn(core.rand, like, from, true) - 0.5) * math.pi):tan() * sigma + median
     end)
   end)
 in_place("geometric_", "p:num", "fills x with how many trials of probability p it takes to succeed",
   function(x, p, generator)
     if not (p > 0 and p < 1) then options.fail("geometric_: p must be in (0, 1), got %g", p) end
-    return fill("geometric_", x, function()
-      local u = drawn(core.rand, x, generator, true)
+    return draw("geometric_", x, generator, function(like, from)
+      local u = drawn(core.rand, like, from, true)
       local fails = core.tensor(-p, { dtype = "float64" }):log1p():item() -- 1 - p is 1 for a tiny p
       return ((-u):log1p() / fails):ceil():clamp { min = 1 }
     end)
@@ -108,8 +113,9 @@ define.prepared("random_", "x:T from:int=0 to:int? generator:gen?",
     end
     to = to or EXACT[x.dtype]
     if from >= to then options.fail("random_: from (%d) must be below to (%d)", from, to) end
-    return fill("random_", x, function() return core.randint(from, to, x.shape, { device = x.device,
-      generator = generator }) end)
+    return draw("random_", x, generator, function(like, source)
+      return core.randint(from, to, like.shape, { device = like.device, generator = source })
+    end)
   end, "method")
 
 -- Probabilities below this are compared with draws of float64: those of float32 are multiples of
@@ -129,7 +135,9 @@ local function bernoulli(where, x, p, generator)
   end)
 end
 in_place("bernoulli_", "p:TN=0.5", "fills x with 1 of probability p, else 0", function(x, p, generator)
-  return fill("bernoulli_", x, function() return bernoulli("bernoulli_", x, p or 0.5, generator) end)
+  return draw("bernoulli_", x, generator, function(like, from)
+    return bernoulli("bernoulli_", like, p or 0.5, from)
+  end)
 end)
 define("bernoulli", "x:T generator:gen?", "1 with the probability that x says, else 0", function(x, generator)
   floating("bernoulli", x)

@@ -404,10 +404,6 @@ local function init_flag(self, given)
     notice.main_once("DeepSpeedPlugin: zero3_init_flag has no effect with zero_stage %s: it is for stage 3",
       tostring(self.zero_stage))
     flag = false
-  elseif flag and (given or env.text "ACCELERATE_DEEPSPEED_ZERO3_INIT") then
-    notice.main_once(
-      "DeepSpeedPlugin: zero3_init_flag has no effect yet: each rank makes the whole model, " ..
-      "and prepare cuts it")
   end
   return flag
 end

@@ -70,7 +70,7 @@ function M.fill(flats)
   local descriptions, files = described(places), in_files(places)
   core.no_grad(function()
     for i, place in ipairs(places) do
-      take(place, descriptions[i], files[i] == 1)
+      core.scope(take, place, descriptions[i], files[i] == 1)
       places[i] = false -- frees the former memory
     end
   end)
