@@ -25,7 +25,7 @@ local function fill(where, x, generator, name, a)
 end
 
 -- Likewise, with values that make(x, generator) draws.
-local function draw(where, x, generator, make) return fill(where, x, generator, "drawn", { make }) end
+local function fill_drawn(where, x, generator, make) return fill(where, x, generator, "drawn", { make }) end
 
 local function above_zero(where, name, v)
   if not (v > 0) then options.fail("%s: %s must be above 0, got %g", where, name, v) end
@@ -60,7 +60,7 @@ in_place("log_normal_", "mean:num=1 std:num=2", "fills x with exp of normal draw
   generator)
   floating("log_normal_", x)
   above_zero("log_normal_", "std", std)
-  return draw("log_normal_", x, generator, function(like, from)
+  return fill_drawn("log_normal_", x, generator, function(like, from)
     return (drawn(core.randn, like, from) * std + mean):exp()
   end)
 end)
@@ -68,7 +68,7 @@ in_place("exponential_", "lambd:num=1", "fills x with draws of density lambd exp
   function(x, lambd, generator)
     floating("exponential_", x)
     above_zero("exponential_", "lambd", lambd)
-    return draw("exponential_", x, generator, function(like, from)
+    return fill_drawn("exponential_", x, generator, function(like, from)
       return -(-drawn(core.rand, like, from)):log1p() / lambd
     end)
   end)
@@ -76,14 +76,14 @@ in_place("cauchy_", "median:num=0 sigma:num=1", "fills x with draws of the Cauch
   function(x, median, sigma, generator)
     floating("cauchy_", x)
     above_zero("cauchy_", "sigma", sigma)
-    return draw("cauchy_", x, generator, function(like, from)
+    return fill_drawn("cauchy_", x, generator, function(like, from)
       return ((drawn(core.rand, like, from, true) - 0.5) * math.pi):tan() * sigma + median
     end)
   end)
 in_place("geometric_", "p:num", "fills x with how many trials of probability p it takes to succeed",
   function(x, p, generator)
     if not (p > 0 and p < 1) then options.fail("geometric_: p must be in (0, 1), got %g", p) end
-    return draw("geometric_", x, generator, function(like, from)
+    return fill_drawn("geometric_", x, generator, function(like, from)
       local u = drawn(core.rand, like, from, true)
       local fails = core.tensor(-p, { dtype = "float64" }):log1p():item() -- 1 - p is 1 for a tiny p
       return ((-u):log1p() / fails):ceil():clamp { min = 1 }
@@ -113,7 +113,7 @@ define.prepared("random_", "x:T from:int=0 to:int? generator:gen?",
     end
     to = to or EXACT[x.dtype]
     if from >= to then options.fail("random_: from (%d) must be below to (%d)", from, to) end
-    return draw("random_", x, generator, function(like, source)
+    return fill_drawn("random_", x, generator, function(like, source)
       return core.randint(from, to, like.shape, { device = like.device, generator = source })
     end)
   end, "method")
@@ -135,7 +135,7 @@ local function bernoulli(where, x, p, generator)
   end)
 end
 in_place("bernoulli_", "p:TN=0.5", "fills x with 1 of probability p, else 0", function(x, p, generator)
-  return draw("bernoulli_", x, generator, function(like, from)
+  return fill_drawn("bernoulli_", x, generator, function(like, from)
     return bernoulli("bernoulli_", like, p or 0.5, from)
   end)
 end)
