@@ -130,6 +130,19 @@ for _, name in ipairs(FOLDERS) do
       refuses("makes it a plain layer", function() model:merge_and_unload() end)
     end)
 
+    it("take adapters in once they are plain", function()
+      core.manual_seed(0)
+      local base = read(name)
+      local model = peft.get_peft_model(base,
+        peft.LoraConfig { r = 4, target_modules = { "q_proj", "down_proj" },
+        init_lora_weights = false }):eval()
+      local before = scores(model, ids)
+      base:dequantize()
+      local merged = model:merge_and_unload()
+      assert.is_true(off(before, scores(merged, ids)) < 1e-5 * before:abs():max():item())
+      assert.is_true(off(before, values.logits) > 1e-2)
+    end)
+
     it("have the gradient of the product with the plain weight", function()
       local layer = read(name).model.layers[1].mlp.down_proj
       local x = core.randn(3, 96)
