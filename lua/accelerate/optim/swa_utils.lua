@@ -17,9 +17,9 @@ local fail = options.fail
 
 local M = {}
 
--- What parallel.sharded.averages does for models that are cut over ranks; nil: it is not loaded.
----@type table?
-M.parts = nil
+-- What parallel.sharded.averages does for models that are cut over ranks; false: it is not loaded.
+---@type table|false
+M.parts = false
 
 -- ---- averages -----------------------------------------------------------------------------------
 
