@@ -10,6 +10,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
+local passes = require "accelerate.data_loader.pass"
 local prepared = require "accelerate.data_loader.prepared"
 local scope = require "accelerate.utils.scope"
 local seeding = require "accelerate.data.seeding"
@@ -26,8 +27,6 @@ local M = {}
 --- DataLoaderShard's.
 ---@class accelerate.DataLoaderDispatcher: accelerate.PreparedLoader
 local Dispatcher = {}
-
-function Dispatcher:_first_remainder() return -1 end
 
 --- Returns how many batches of the base loader make a step.
 local function batches_in_step(self) return self._split_batches and 1 or self._num_processes end
@@ -74,7 +73,7 @@ end
 local function reader(self, pass, fields)
   local base, per_step = self._base, batches_in_step(self)
   local source, skip, head = self._batch_sampler or self._sampler, pass.taken * per_step, nil
-  local seed = self:_seed_pass(pass, self._process_index)
+  local seed = pass:draw_seed(self._process_index)
   local start = { skip = skip, epoch = pass.iteration, rank = self._process_index, seed = seed }
   if source then
     local want = self._drop_last and 0 or per_step
@@ -223,7 +222,7 @@ end
 --- step is sent to all of them.
 ---@return function
 function Dispatcher:iter()
-  local pass = self:_start_pass()
+  local pass = passes.start(self)
   if self._process_index ~= 0 and class.is(self._sampler, require("accelerate.data").DrawnSampler) then
     self._sampler:pass_over() -- as if this rank had read it
   end
@@ -232,7 +231,7 @@ function Dispatcher:iter()
   local over, ended, ahead = false, false, nil
   local function fetch()
     local message, tensors = exchange(self, produce)
-    return { message = message, batch = not message.over and self:_sent(part_of(self, message, tensors))
+    return { message = message, batch = not message.over and pass:send(part_of(self, message, tensors))
       or nil }
   end
   -- With a GPU the next step is exchanged and sent before this one is returned, at one point on all
@@ -252,8 +251,7 @@ function Dispatcher:iter()
     local step = not ended and take()
     if ended or step.message.over then
       over = true
-      if ended then self._iteration = self._iteration + 1 end
-      self:_finish(pass)
+      pass:finish(ended)
       return nil
     end
     local message = step.message
@@ -262,9 +260,8 @@ function Dispatcher:iter()
       local ok, result = pcall(fetch)
       ahead = ok and result or { problem = result }
     end
-    self:_give(pass, ended)
-    if ended then self._remainder = self._drop_last and message.items or message.real end
-    local batch = self:_placed(step.batch)
+    pass:give(ended, self._drop_last and message.items or message.real)
+    local batch = pass:place(step.batch)
     return unpack(batch, 1, batch.n)
   end
 end

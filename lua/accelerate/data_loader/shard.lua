@@ -3,10 +3,11 @@
 --- Accelerator:prepare calls `make`, which puts a sampler of shard_samplers.lua before the loader's
 --- own (or shards a stream), so that the loader reads this rank's batches alone. `iter` runs one
 --- batch ahead of the script: only who has looked for the next batch knows that this one is the
---- last. The steps of a pass are prepared.lua's, which explains them.
+--- last. pass.lua has the steps of a pass.
 ---
 --- What is left over on the last round is `remainder`: gather_for_metrics cuts off the items that
 --- were repeated to make the ranks even.
+local passes = require "accelerate.data_loader.pass"
 local prepared = require "accelerate.data_loader.prepared"
 local sharding = require "accelerate.data_loader.shard_samplers"
 local signals = require "accelerate.utils.signals"
@@ -52,42 +53,36 @@ local function data() return require "accelerate.data" end
 ---@field gradient_state accelerate.GradientState
 local Shard = {}
 
-function Shard:_first_remainder()
-  if self._natively_sharded then return -1 end -- no items are repeated
-  return prepared.remainder_of(self)
-end
-
 --- Returns a function that reads the next batch's parts, { n = count, ... }; nil at the end.
 local function reader(self, pass)
   -- Ranks that read one stream and keep their slices of it must draw equal random numbers.
-  local seed = self:_seed_pass(pass, self._items and 0 or self._process_index, self._items ~= nil)
+  local seed = pass:draw_seed(self._items and 0 or self._process_index, self._items ~= nil)
   local start = { skip = pass.taken, epoch = pass.iteration, rank = self._process_index, seed = seed }
   if self._stream then return (self._stream:_start(start)) end
   start.source = self._shard or self._batch_sampler or self._sampler
   return (self._base:_start(start))
 end
 
--- The remainder of a round that was read is exact.
+-- The remainder of a round that was read is exact; nil: it is what it was thought to be.
 local function last_remainder(self)
-  if self._drop_last or not self._shard and not self._items then return self._remainder end
+  if self._drop_last or not self._shard and not self._items then return nil end
   local real, total = (self._shard or self._items).real_items, self.total_batch_size
   if real then return total and real % total or real end
   -- batches are lists of any length, and no list is missing
   if self._shard and not total and self._shard.even_batches then return 0 end
-  return self._remainder
 end
 
 --- Starts a pass: `for x, y in loader:iter() do ... end`.
 ---@return function
 function Shard:iter()
-  local pass = self:_start_pass()
+  local pass = passes.start(self)
   local next_batch = reader(self, pass)
   self:begin()
   local own = (self._base.num_workers or 0) > 0  -- a worker makes each of its batches anew
-  local ahead, over = self:_sent(next_batch(), own), false
+  local ahead, over = pass:send(next_batch(), own), false
   if not ahead then
     over = true
-    self:_finish(pass)
+    pass:finish(false)
   end
 
   return function()
@@ -96,15 +91,13 @@ function Shard:iter()
     gradient_state:_enter(self)  -- inner passes that ended with `break` end here
     if not ahead then  -- the last batch was in use until now
       over = true
-      self._iteration = self._iteration + 1
-      self:_finish(pass)
+      pass:finish(true)
       return nil
     end
     local batch = ahead
-    ahead = self:_sent(next_batch(), own)
-    self:_give(pass, ahead == nil)
-    if self._end then self._remainder = last_remainder(self) end
-    self:_placed(batch)
+    ahead = pass:send(next_batch(), own)
+    pass:give(ahead == nil, not ahead and last_remainder(self) or nil)
+    pass:place(batch)
     return unpack(batch, 1, batch.n)
   end
 end
@@ -154,7 +147,7 @@ local function shard_stream(self, loader)
   opts.drop_last = loader.drop_last or nil
   local shards = not split and shards_of(loader.dataset)
   if shards and shards >= ranks and (loader.skip_batches or 0) == 0 then
-    self._natively_sharded = true
+    self._repeats = false
     opts.batch_size = size
     self._stream = data().DataLoader(loader.dataset:shard { num_shards = ranks, index = self._process_index },
       opts)
@@ -177,6 +170,7 @@ end
 function M.make(loader, o)
   local self = M.Class.new()
   prepared.fill(self, loader, o)
+  self._repeats = true -- items, to make the ranks even
   if self._num_processes == 1 then return self end
   local config, source = o.config, self._batch_sampler or self._sampler
   if not source then
