@@ -2,6 +2,7 @@
 --- An edit is made on a whole tensor; some can be made on a run of its elements alone, with the
 --- bits that the whole tensor would have there.
 local core = require "accelerate.core"
+local options = require "accelerate.utils.options"
 
 ---@class accelerate.deferred.Edit
 ---@field draws integer|fun(shape: integer[], a: number[]): integer how many numbers of draws it
@@ -194,16 +195,22 @@ end
 edits.given = { draws = 0, overwrites = true, opaque = true,
   whole = function(t, _, a) t:copy_(a[1]) end }
 
--- a[1] of a tensor, x:mul_(2), with the arguments behind it; "index" is x[key] = value
-edits.call = { draws = 0, overwrites = false,
-  whole = function(t, _, a)
-    if a[1] == "index" then t[a[2]] = a[3]
-    else t[a[1]](t, unpack(a, 2, a.n)) end
-  end }
+-- a[1] of a tensor, x:mul_(2), with the arguments behind it; "index" is x[key] = value. It was
+-- called long before, and its error says so.
+local function call(t, a)
+  local ok, why = pcall(function()
+    if a[1] == "index" then t[a[2]] = a[3] else t[a[1]](t, unpack(a, 2, a.n)) end
+  end)
+  if not ok then
+    options.fail("%s, called on a parameter before its values were made: %s", a[1], (tostring(why):gsub(
+      "^[^:\n]*:%d+: ", "")))
+  end
+end
+
+edits.call = { draws = 0, overwrites = false, whole = function(t, _, a) call(t, a) end }
 
 -- Calls with numbers that change each element by itself.
-edits.each = { draws = 0, overwrites = false,
-  whole = function(t, _, a) t[a[1]](t, unpack(a, 2, a.n)) end,
-  part = function(into, _, _, a) into[a[1]](into, unpack(a, 2, a.n)) end }
+edits.each = { draws = 0, overwrites = false, whole = function(t, _, a) call(t, a) end,
+  part = function(into, _, _, a) call(into, a) end }
 
 return edits
