@@ -255,4 +255,44 @@ accelerator:save_model(model, arg[2] .. "/plain")
       has(err, "save_on_each_node: a machine has only its ranks' parts of a sharded model")
     end)
   end)
+
+  it("is read over the states that are there, without further memory, where ranks have other parameters",
+    function()
+      host.in_folder(function(folder)
+        ranks.ok(2, [[
+          local nn, optim = require "accelerate.nn", require "accelerate.optim"
+          local utils = accelerate.utils
+          local a = accelerate.Accelerator { cpu = true, fsdp_plugin = { fsdp_version = 2,
+            auto_wrap_policy = "NO_WRAP", state_dict_type = "SHARDED_STATE_DICT" } }
+          local wide = { bias = false }
+          local model = nn.Sequential(nn.Linear(512, 1024, wide), nn.Linear(1024, 512, wide)) -- one for each
+          local optimizer
+          model, optimizer = a:prepare(model, optim.AdamW(model:parameters(), { lr = 1e-2 }))
+          local function step()
+            a:backward(model(core.ones(4, 512)):square():mean())
+            optimizer:step()
+            optimizer:zero_grad()
+          end
+          local function sum()
+            local all = 0
+            for _, p in ipairs(model:parameters()) do
+              all = all + optimizer.optimizer.state[p].exp_avg:double():abs():sum():item()
+            end
+            return all
+          end
+          step()
+          local saved = sum()
+          a:save_state(arg[1])
+          step()
+          check(sum() ~= saved)
+          collectgarbage() collectgarbage()
+          utils.reset_peak_memory_stats()
+          local before = utils.memory_stats().live_bytes
+          a:load_state(arg[1])
+          local more = utils.memory_stats().peak_bytes - before
+          check(sum() == saved)
+          check(more < 1e6, ("%.1f MB more"):format(more / 1e6))
+        ]], { launch = { "--cpu" }, arguments = { folder .. "/state" } })
+      end)
+    end)
 end)

@@ -349,6 +349,7 @@ ax_status ax_optim_make_state(ax_optim_group *g, member *m, int k, double first)
 static bool is_overwritten(const ax_optim_group *g, const member *m, int k, const ax_tensor *from)
 {
   const ax_tensor *to = m->state[k];
+  if (to && !to->numel) return !from->numel; /* of a piece that another rank has */
   return to && is_in_place(g, m, k) && from->numel == to->numel &&
          from->storage->release != to->storage->release;
 }
