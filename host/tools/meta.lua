@@ -33,7 +33,7 @@ local function schema_type(entry)
     for i, word in ipairs(entry.one_of) do
       words[i] = type(word) == "string" and ("%q"):format(word) or tostring(word)
     end
-    return table.concat(words, "|")
+    return pieces.lenient(table.concat(words, "|"))
   end
   local words = {}
   for word in tostring(entry[1]):gmatch("[%a_]+") do words[#words + 1] = SCHEMA_TYPES[word] or "any" end

@@ -56,6 +56,7 @@ end
 -- may be any number, and a tensor may be one.
 function M.lenient(type)
   type = loose(type:gsub("%f[%w_]integer%f[^%w_]", "number"))
+  type = type:gsub("^%d+[%d|]*(%??)$", "number%1") -- a few numbers: a variable may hold any
   return (type:gsub("^accelerate%.Tensor(%??)$", M.TENSOR_OR_NUMBER .. "%1"))
 end
 
