@@ -118,6 +118,13 @@ static ax_status raised(ax_tensor *x, double p, ax_tensor **out)
   return st;
 }
 
+static bool any_of(int n, ax_tensor *const *list)
+{
+  for (int k = 0; k < n; k++)
+    if (list[k]) return true;
+  return false;
+}
+
 /* The norm of the gradients that are whole here and of those that are cut over a group's ranks:
  * each rank sums up its pieces, and one number is reduced.  *out: 0-d, float64. */
 static ax_status joint_norm(int n, ax_tensor *const *whole, ax_tensor *const *pieces, ax_group *group,
@@ -143,12 +150,15 @@ static ax_status joint_norm(int n, ax_tensor *const *whole, ax_tensor *const *pi
   AX_TRY(ax_cast(b, AX_F64, &t));
   ax_tensor_release(b);
   b = t;
-  if (!ax_same_device(a->device, b->device)) { /* no whole gradients: a zero of the CPU */
+  if (!ax_same_device(a->device, b->device)) {
     AX_TRY(ax_tensor_new_on(a->device, AX_F64, 0, NULL, &t));
+    AX_TRY(ax_copy(t, b));
     ax_tensor_release(b);
     b = t;
-    AX_TRY(ax_fill(b, extreme && p < 0 ? INFINITY : 0));
+    t = NULL;
   }
+  /* without whole gradients the norm of none, 0, is not the least one */
+  if (extreme && p < 0 && !any_of(n, whole)) AX_TRY(ax_fill(b, INFINITY));
   AX_TRY(ax_run2(extreme ? p > 0 ? AX_OP_MAXIMUM : AX_OP_MINIMUM : AX_OP_ADD, a, b, &results[0]));
   if (extreme) {
     *out = results[0];
@@ -239,6 +249,36 @@ static int gradients(lua_State *L)
   return 2;
 }
 
+/* New reference: a copy on the device. */
+static ax_status copied_to(ax_device d, ax_tensor *t, ax_tensor **out)
+{
+  ax_status st = ax_tensor_new_on(d, (ax_dtype)t->dtype, t->ndim, t->shape, out);
+
+  if (st != AX_OK || (st = ax_copy(*out, t)) == AX_OK) return st;
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
+/* Gradients that rest in host memory are unscaled there, with copies of the two numbers. */
+static ax_status unscale(int n, ax_tensor *const *grads, ax_tensor *scale, ax_tensor *found)
+{
+  ax_tensor *scale_there = NULL, *found_there = NULL;
+  ax_device d;
+  ax_status st;
+
+  if (!on_one_device(n, grads, &d) || ax_same_device(d, scale->device))
+    return ax_unscale_all(n, grads, scale, found);
+  AX_TRY(copied_to(d, scale, &scale_there));
+  AX_TRY(copied_to(d, found, &found_there));
+  AX_TRY(ax_unscale_all(n, grads, scale_there, found_there));
+  st = ax_copy(found, found_there);
+out:
+  ax_tensor_release(scale_there);
+  ax_tensor_release(found_there);
+  return st;
+}
+
 /* core.unscale_grads_(params, scale, found): divides every gradient by scale; found becomes 1 where
  * one is infinite or NaN afterwards */
 static int unscale_grads_(lua_State *L)
@@ -253,7 +293,7 @@ static int unscale_grads_(lua_State *L)
   scale = ax_lua_check_tensor(L, 2, fn, "scale");
   found = ax_lua_check_tensor(L, 3, fn, "found");
   grads = push_own_grads(L, 1, fn, &n, &group);
-  if (ax_unscale_all(2 * n, grads, scale, found) != AX_OK ||
+  if (unscale(n, grads, scale, found) != AX_OK || (group && unscale(n, grads + n, scale, found) != AX_OK) ||
       (group && ax_dist_all_reduce(group, found, AX_MAX, 0) != AX_OK))
     return ax_lua_raise(L, fn);
   return 0;

@@ -151,13 +151,13 @@ ax_place *ax_lua_check_place(lua_State *L, int idx, const char *fn)
   return ax_lua_check_pointer(L, idx, &place_class, fn);
 }
 
-/* core.place(folder) -> a place for buffers in files (place.h) */
+/* core.place(folder?) -> a place for buffers in files, or in host memory (place.h) */
 static int new_place(lua_State *L)
 {
   ax_lua_enter(L);
-  const char *const folder = luaL_checkstring(L, 1);
+  const char *const folder = luaL_optstring(L, 1, NULL);
   ax_place **p = ax_lua_push_object(L, &place_class);
-  if (ax_place_files(folder, p) != AX_OK) return ax_lua_raise(L, "prepare");
+  if ((folder ? ax_place_files(folder, p) : ax_place_host(p)) != AX_OK) return ax_lua_raise(L, "prepare");
   return 1;
 }
 

@@ -253,6 +253,31 @@ describe("a disk that fails under offload", function()
   end)
 end)
 
+describe("a model whose buffers rest in files", function()
+  it("gives the files back when nothing refers to it any more", function()
+    host.in_folder(function(folder)
+      assert.matches("given back", ranks.ok(1, program(folder, [[
+        local function once()
+          state.reset()
+          local accelerator = accelerate.Accelerator { cpu = true }
+          accelerator._plan = plans.new("ZeRO-3", { offload = away { ]] .. ALL .. [[ } }, 1)
+          local model = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
+          local optimizer = optim.AdamW(model:parameters())
+          model, optimizer = accelerator:prepare(model, optimizer)
+          accelerator:backward(model(core.ones(2, 30)):mean())
+          optimizer:step()
+          check(core.place_stats() > 0, "there are no files")
+          accelerator:free_memory()
+        end
+        once()
+        for _ = 1, 4 do collectgarbage() end
+        check(core.place_stats() == 0, "there are files yet")
+        if rank == 0 then print "given back" end
+      ]]), CPU))
+    end)
+  end)
+end)
+
 describe("checkpoints of what rests in files", function()
   -- Trains with a DeepSpeed configuration; arguments: full, half (which saves), async, resume.
   local CONFIGURED = [[
@@ -357,8 +382,8 @@ describe("the front doors of offload", function()
   end)
 
   it("say in one line that a CPU's memory is the host's", function()
-    for _, settings in ipairs { "fsdp_plugin = { cpu_offload = true }",
-      "deepspeed_plugin = accelerate.DeepSpeedPlugin { zero_stage = 2, offload_optimizer_device = 'cpu' }" } do
+    for _, settings in ipairs { "fsdp_plugin = { cpu_offload = true }", "deepspeed_plugin = "
+      .. "accelerate.DeepSpeedPlugin { zero_stage = 2, offload_optimizer_device = 'cpu' }" } do
       local out, err = explained(settings)
       assert.matches("offload +none: a CPU's memory is the host's", out)
       assert.matches("has no effect: a CPU's memory is the host's", err)

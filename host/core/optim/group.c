@@ -59,8 +59,9 @@ ax_status ax_optim_group_new(ax_optim_kind kind, int n, ax_tensor *const *params
   g->kind = kind;
   g->members = ax_calloc(places, sizeof *g->members);
   g->segs = ax_calloc(places, sizeof *g->segs);
+  g->there = ax_calloc(places, sizeof *g->there);
   g->copies = ax_calloc(places, sizeof *g->copies);
-  if (!g->members || !g->segs || !g->copies) goto out;
+  if (!g->members || !g->segs || !g->there || !g->copies) goto out;
   for (; g->n < n; g->n++) {
     g->members[g->n].param = ax_tensor_retain(params[g->n]);
     forget(kind, &g->members[g->n]);
@@ -88,7 +89,7 @@ void ax_optim_group_release(ax_optim_group *g)
   }
   free_runs(g->runs, g->n_runs);
   free_batches(g->batches, g->n_batches);
-  ax_mfree(g->members), ax_mfree(g->order), ax_mfree(g->segs), ax_mfree(g->copies);
+  ax_mfree(g->members), ax_mfree(g->order), ax_mfree(g->segs), ax_mfree(g->there), ax_mfree(g->copies);
   ax_mfree(g);
 }
 
@@ -114,15 +115,26 @@ static int by_place(const void *a_, const void *b_)
   return a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* The batch of p's type and device, a new one if need be. */
+static bool states_are_away(const ax_tensor *p) { return p->flat && p->flat->home.away & AX_CUT_STATES; }
+
+/* Where p is stepped, and has its states. */
+static ax_device device_of(const ax_tensor *p)
+{
+  return states_are_away(p) ? (ax_device){ AX_CPU, 0 } : p->device;
+}
+
+/* The batch of p's type, and of the device that steps it, a new one if need be. */
 static int batch_of(batch *batches, int *n, const ax_tensor *p)
 {
+  const ax_device device = device_of(p);
+
   for (int b = 0; b < *n; b++)
-    if (batches[b].dtype == (ax_dtype)p->dtype && ax_same_device(batches[b].device, p->device)) {
+    if (batches[b].dtype == (ax_dtype)p->dtype && ax_same_device(batches[b].device, device) &&
+        ax_same_device(batches[b].at, p->device)) {
       batches[b].n++;
       return b;
     }
-  batches[*n] = (batch){ .dtype = (ax_dtype)p->dtype, .device = p->device, .n = 1 };
+  batches[*n] = (batch){ .dtype = (ax_dtype)p->dtype, .device = device, .at = p->device, .n = 1 };
   return (*n)++;
 }
 
@@ -204,7 +216,8 @@ static bool has_moved(const ax_optim_group *g)
       const member *m = &g->members[g->order[o]];
       const ax_tensor *p = m->param;
       if (p->flat != m->flat || (p->flat && p->slot != m->slot) || p->numel != m->numel || is_cut_anew(m) ||
-          (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(p->device, g->batches[b].device))
+          (ax_dtype)p->dtype != g->batches[b].dtype || !ax_same_device(device_of(p), g->batches[b].device) ||
+          !ax_same_device(p->device, g->batches[b].at))
         return true;
     }
   return !g->order;
@@ -289,7 +302,7 @@ static int own_state_shape(const member *m, ax_state_form form, int64_t *shape)
 
 static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, ax_tensor **out)
 {
-  return ax_tensor_zeros_on(p->device, (ax_dtype)p->dtype, ndim, shape, out);
+  return ax_tensor_zeros_on(device_of(p), (ax_dtype)p->dtype, ndim, shape, out);
 }
 
 /* n zeros for state k of p: in the memory that computes, or in a file. */
@@ -303,8 +316,6 @@ static ax_status new_flat_buffer(const ax_optim_group *g, const ax_tensor *p, in
   snprintf(what, sizeof what, "%s of %s", ax_optims[g->kind].states[k].name, ax_home_title(f));
   return ax_place_tensor(f->home.place, what, (ax_dtype)p->dtype, n, out);
 }
-
-static bool states_are_away(const ax_tensor *p) { return p->flat && p->flat->home.away & AX_CUT_STATES; }
 
 /* A zero tensor for state k: in the buffer of the member's run, or by itself. */
 static ax_status new_state(ax_optim_group *g, const member *m, int k, ax_tensor **out)
@@ -329,7 +340,7 @@ static bool is_in_place(const ax_optim_group *g, const member *m, int k)
   const ax_tensor *t = m->state[k], *p = m->param;
   const run *r = &g->runs[m->run];
 
-  if (t->dtype != p->dtype || !ax_same_device(t->device, p->device)) return false;
+  if (t->dtype != p->dtype || !ax_same_device(t->device, device_of(p))) return false;
   if (ax_optims[g->kind].states[k].form != AX_STATE_EACH || !m->count) return true;
   if (r->size == m->count && !states_are_away(p)) return true;
   return r->buffer[k] && t->storage == r->buffer[k]->storage && t->offset == m->at;
@@ -430,7 +441,7 @@ ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_t
     return ax_fail(AX_EINVAL, "states: entry %d: its parameter has %d dims and keeps no %s", i + 1, p->ndim,
                    state->name);
   if (t->dtype == p->dtype && t->numel == numel && ax_tensor_is_contiguous(t) &&
-      ax_same_device(t->device, p->device))
+      ax_same_device(t->device, device_of(p)))
     return AX_OK;
   return ax_fail(AX_EINVAL,
                  "states: entry %d: %s must be contiguous, with %lld elements, on its parameter's device and "

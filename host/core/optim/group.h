@@ -38,8 +38,8 @@ typedef struct run {
 /* Members of one element type on one device: what one call of a kernel takes. */
 typedef struct batch {
   ax_dtype dtype;
-  ax_device device;
-  int first, n; /* places in `order` */
+  ax_device device, at; /* which steps them and has their states; where the parameters are */
+  int first, n;         /* places in `order` */
   /* int64, one element, on the device: steps skipped since the counts were settled; NULL: no step
    * can be skipped */
   ax_tensor *skipped;
@@ -56,6 +56,7 @@ struct ax_optim_group {
   run *runs;
   uint64_t arrangement; /* counts how often order, batches and runs were made anew */
   ax_segment *segs;     /* [n] room for a step */
+  uint8_t *there;       /* [n] likewise: ax_staging.there */
   ax_tensor **copies;   /* [n] room for gradients that had to be copied */
 };
 
@@ -92,23 +93,23 @@ ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_t
 bool ax_optim_has_state(const ax_tensor *p, ax_state_form form);
 /* ---- staged.c */
 
-/* One call of a kernel over memory that rests in files. */
+/* One call of the CPU's kernel over memory that rests in files, or partly on a device. */
 typedef struct ax_staging {
   const ax_optim_group *group;
-  ax_device device;
   ax_dtype dtype;
   const ax_segment *segs;
   int n;
+  /* [n] AX_CUT_VALUES, AX_CUT_GRADS: which of a segment's operands are memory of `device` */
+  const uint8_t *there;
+  ax_device device;
   const ax_hyper *hyper;
   const ax_optim_device_args *device_args; /* without counts; NULL: none */
 } ax_staging;
 
-/* Is any memory of the segments in a file? */
-bool ax_optim_rests_in_files(const ax_segment *segs, int n);
 /* Steps the segments through a ring of buffers.  EIO, naming file and parameter; the step is made
  * in part then, and the files are good for no other one. */
 ax_status ax_optim_step_staged(const ax_staging *s);
-/* Do some of the buffers of the parameter's layout rest in files? */
+/* Do some of the buffers of the parameter's layout rest in files, or in host memory? */
 static inline bool ax_optim_is_away(const member *m) { return m->flat && m->flat->home.place; }
 
 /* Does this rank have a part of the parameter alone? */

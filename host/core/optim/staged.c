@@ -1,9 +1,10 @@
-/* staged.c: steps over memory that rests in files (place.h).
+/* staged.c: steps over memory that rests in files, or partly on a device (place.h).
  *
- * Segments are cut into stages of two megabytes a buffer.  A stage has what rests in files in a
- * buffer of its own, and the rest where it is.  While the kernel computes on one stage, threads
- * read the next two and write the former one, so that memory holds DEPTH stages, however large the
- * model is.  Elements are stepped one by one, so that the bits are those of a step in memory. */
+ * Segments are cut into stages of two megabytes a buffer.  A stage has what rests in files, and
+ * what is memory of a device, in a buffer of its own, and the rest where it is.  While the kernel
+ * computes on one stage, threads read the next two from files and write the former one, so that
+ * memory holds DEPTH stages, however large the model is.  Elements are stepped one by one, so that
+ * the bits are those of a step in memory. */
 #include "core/optim/group.h"
 #include "core/core.h"
 #include "core/offload/transfers.h"
@@ -16,6 +17,8 @@ enum { PARAM, GRAD, STATES, ROLES = STATES + AX_MAX_STATES };
 
 typedef struct stage {
   ax_segment seg;
+  int of;            /* the number of the segment that it is of */
+  void *down[ROLES]; /* the role's memory on the device, which the stage has a copy of; NULL: none */
   ax_disk_transfer read[ROLES], write[ROLES]; /* stretch NULL: that role is in memory */
 } stage;
 
@@ -36,12 +39,17 @@ static void **pointer_of(ax_segment *s, int role)
   return role == PARAM ? &s->param : role == GRAD ? (void **)&s->grad : &s->state[role - STATES];
 }
 
-bool ax_optim_rests_in_files(const ax_segment *segs, int n)
+/* Is the role's memory of segment k that of the device? */
+static bool is_there(const ax_staging *o, int k, int role)
 {
-  for (int k = 0; k < n; k++)
-    for (int role = 0; role < ROLES; role++)
-      if (ax_stretch_at(*pointer_of((ax_segment *)&segs[k], role))) return true;
-  return false;
+  return (role == PARAM && o->there[k] & AX_CUT_VALUES) || (role == GRAD && o->there[k] & AX_CUT_GRADS);
+}
+
+/* The stretch of a file that the role's memory of segment k is in, `data` of it; NULL: there is
+ * none. */
+static const ax_stretch *stretch_of(const ax_staging *o, int k, int role, const void *data)
+{
+  return data && !is_there(o, k, role) ? ax_stretch_at(data) : NULL;
 }
 
 /* ---- messages */
@@ -85,7 +93,7 @@ static void spoil(const walk *w)
 {
   for (int k = 0; k < w->of->n; k++)
     for (int role = 0; role < ROLES; role++) {
-      const ax_stretch *x = ax_stretch_at(*pointer_of((ax_segment *)&w->of->segs[k], role));
+      const ax_stretch *x = stretch_of(w->of, k, role, *pointer_of((ax_segment *)&w->of->segs[k], role));
       if (x) ax_scratch_spoil(ax_stretch_file(x));
     }
 }
@@ -111,7 +119,7 @@ static int64_t next_count(const walk *w, const ax_segment *s)
   if (left <= most) return left;
   for (int role = ROLES - 1; role >= 0; role--) {
     const char *const p = *pointer_of((ax_segment *)s, role);
-    const ax_stretch *x = p ? ax_stretch_at(p) : NULL;
+    const ax_stretch *x = stretch_of(w->of, w->segment, role, p);
     if (!x) continue;
     const int64_t from = ax_stretch_offset(x, p + w->at * w->item);
     return ((from + most * w->item) / PAGE * PAGE - from) / w->item;
@@ -119,20 +127,37 @@ static int64_t next_count(const walk *w, const ax_segment *s)
   return most;
 }
 
-/* Gives a role of a stage its buffer, aligned as its place in the file is, and begins to read. */
+static const ax_device host = { AX_CPU, 0 };
+
+static ax_status copy(ax_device to, void *dst, ax_device from, const void *src, size_t n)
+{
+  const ax_backend *backend;
+  const ax_status st = ax_backend_of(from.kind == AX_CPU ? to : from, &backend);
+  return st == AX_OK ? backend->memory->copy(to, dst, from, src, n) : st;
+}
+
+/* Gives a role of a stage its buffer, aligned as its place in a file is, and begins to read. */
 static ax_status begin_read(walk *w, stage *s, int number, int role)
 {
   void **const p = pointer_of(&s->seg, role);
-  const ax_stretch *x = *p ? ax_stretch_at(*p) : NULL;
-  char *room = w->room + ((size_t)number * (size_t)w->places + (size_t)w->place[role]) * (STAGE + PAGE);
+  const ax_stretch *x = stretch_of(w->of, s->of, role, *p);
+  const size_t bytes = (size_t)(s->seg.n * w->item);
+  char *room;
   ax_status st;
 
   s->read[role] = s->write[role] = (ax_disk_transfer){ 0 };
+  s->down[role] = NULL;
+  if (w->place[role] < 0) return AX_OK;
+  room = w->room + (size_t)(number * w->places + w->place[role]) * (STAGE + PAGE);
+  if (is_there(w->of, s->of, role)) {
+    s->down[role] = *p;
+    *p = room;
+    return copy(host, room, w->of->device, s->down[role], bytes);
+  }
   if (!x) return AX_OK;
   if ((st = ax_scratch_check(ax_stretch_file(x))) != AX_OK) return st;
   room += ax_stretch_offset(x, *p) % PAGE;
-  s->read[role] =
-      (ax_disk_transfer){ .stretch = x, .there = *p, .data = room, .n = (size_t)(s->seg.n * w->item) };
+  s->read[role] = (ax_disk_transfer){ .stretch = x, .there = *p, .data = room, .n = bytes };
   s->write[role] = s->read[role];
   s->write[role].write = true;
   *p = room;
@@ -159,6 +184,7 @@ static ax_status begin_stage(walk *w, int number)
 
   if (st != AX_OK) return st;
   s->seg = *from;
+  s->of = w->segment;
   s->seg.n = next_count(w, from);
   for (int role = 0; role < ROLES; role++) {
     void **const p = pointer_of(&s->seg, role);
@@ -183,20 +209,23 @@ static ax_status compute(walk *w, stage *s)
     const ax_status one = s->read[role].stretch ? wait_for(w, &s->read[role]) : AX_OK;
     if (st == AX_OK) st = one;
   }
-  if (st == AX_OK)
-    st = ax_optim_step(o->device, o->group->kind, o->dtype, &s->seg, 1, o->hyper, o->device_args);
+  if (st == AX_OK) st = ax_optim_step(host, o->group->kind, o->dtype, &s->seg, 1, o->hyper, o->device_args);
   for (int role = 0; role < ROLES && st == AX_OK; role++)
     if (s->write[role].stretch && role != GRAD) ax_disk_begin(&s->write[role]);
+  if (st == AX_OK && s->down[PARAM])
+    st = copy(o->device, s->down[PARAM], host, s->seg.param, (size_t)(s->seg.n * w->item));
   return st;
 }
 
-/* Finds the roles that some segment has in a file. */
+/* Finds the roles that some segment has in a file or on the device. */
 static void find_roles(walk *w)
 {
   for (int role = 0; role < ROLES; role++) w->place[role] = -1;
   for (int k = 0; k < w->of->n; k++)
     for (int role = 0; role < ROLES; role++)
-      if (w->place[role] < 0 && ax_stretch_at(*pointer_of((ax_segment *)&w->of->segs[k], role)))
+      if (w->place[role] < 0 &&
+          (is_there(w->of, k, role) ||
+           stretch_of(w->of, k, role, *pointer_of((ax_segment *)&w->of->segs[k], role))))
         w->place[role] = w->places++;
 }
 
@@ -219,23 +248,28 @@ static ax_status step_stages(walk *w)
   return st;
 }
 
+/* Memory of the host, which a device copies fastest where it is pinned. */
+static ax_status make_room(const ax_staging *o, size_t bytes, ax_storage **out)
+{
+  if (o->device.kind != AX_CPU && ax_storage_new_pinned(bytes, out) == AX_OK) return AX_OK;
+  return ax_storage_new(host, bytes, out);
+}
+
 ax_status ax_optim_step_staged(const ax_staging *o)
 {
   walk *w = ax_calloc(1, sizeof *w);
-  size_t bytes = 0;
-  void *room = NULL;
+  ax_storage *room = NULL;
   ax_status st;
 
   if (!w) return AX_ENOMEM;
   w->of = o;
   w->item = (int64_t)ax_dtype_size(o->dtype);
   find_roles(w);
-  bytes = (size_t)DEPTH * (size_t)w->places * (STAGE + PAGE) + PAGE;
-  AX_TRY(ax_alloc(bytes, &room));
-  w->room = (char *)(((uintptr_t)room + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+  AX_TRY(make_room(o, (size_t)DEPTH * (size_t)w->places * (STAGE + PAGE) + PAGE, &room));
+  w->room = (char *)(((uintptr_t)room->data + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
   st = step_stages(w);
 out:
-  if (room) ax_free(room, bytes);
+  ax_storage_release(room);
   ax_mfree(w);
   return st;
 }

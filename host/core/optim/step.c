@@ -76,7 +76,7 @@ static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t need
           row->name, i + 1, m->flat->home.group->size);
     if (ax_optim_is_away(m) && needs_whole(row))
       return ax_fail(AX_ENOIMPL,
-                     "%s: its steps need whole matrices, and buffers of parameter %d rest in files "
+                     "%s: its steps need whole matrices, and buffers of parameter %d rest elsewhere "
                      "(offload): use an optimizer that steps each element by itself, such as AdamW",
                      row->name, i + 1);
     if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
@@ -185,7 +185,7 @@ static ax_status fill_segment(const step *s, int number, ax_segment *seg)
   ax_status st = make_ready(s, m);
 
   if (st != AX_OK || (st = plain_gradient(s, number, &grad, &from)) != AX_OK) return st;
-  m->work = m->value ? NULL : work_of(p, s->skippable);
+  m->work = m->value || s->staged ? NULL : work_of(p, s->skippable);
   *seg = (ax_segment){ .param = ax_data(m->value ? m->value : p),
                        .grad = gradient_data(grad, from),
                        .n = m->count,
@@ -250,10 +250,22 @@ static bool join(const step *s, ax_segment *a, const member *last, const ax_segm
   return true;
 }
 
+/* Which operands of a segment are memory of the parameter's device, while the CPU steps it. */
+static uint8_t elsewhere(const step *s, const member *m)
+{
+  const ax_tensor *const value = m->value ? m->value : m->param, *const grad = is_delivered(m)
+                                                                                   ? m->grad
+                                                                                   : m->param->grad;
+
+  return (ax_same_device(value->device, s->b->device) ? 0 : AX_CUT_VALUES) |
+         (ax_same_device(grad->device, s->b->device) ? 0 : AX_CUT_GRADS);
+}
+
 /* Fills g->segs; *n: how many there are. */
 static ax_status fill_segments(const step *s, int *n)
 {
   ax_segment *segs = s->g->segs, next;
+  uint8_t *there = s->g->there;
   const member *last = NULL;
   ax_status st;
 
@@ -263,7 +275,11 @@ static ax_status fill_segments(const step *s, int *n)
     const member *m = &s->g->members[number];
     if (!m->param->grad || !is_here(m)) continue;
     if ((st = fill_segment(s, number, &next)) != AX_OK) return st;
-    if (!last || !join(s, &segs[*n - 1], last, &next, m)) segs[(*n)++] = next;
+    const uint8_t away = elsewhere(s, m);
+    if (!last || there[*n - 1] != away || !join(s, &segs[*n - 1], last, &next, m)) {
+      there[*n] = away;
+      segs[(*n)++] = next;
+    }
     last = m;
   }
   return AX_OK;
@@ -389,8 +405,9 @@ static ax_status run_kernel(const step *s, int n, const ax_optim_device_args *de
 
   if (s->staged)
     return ax_optim_step_staged(&(ax_staging){ .group = s->g,
-                                               .device = b->device,
                                                .dtype = b->dtype,
+                                               .there = s->g->there,
+                                               .device = b->at,
                                                .segs = s->g->segs,
                                                .n = n,
                                                .hyper = s->h,
@@ -402,6 +419,7 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
 {
   ax_optim_record *record = NULL;
   ax_optim_device_args device_args = { 0 };
+  double norm; /* on the host, for a step that the CPU makes */
   bool any;
   int n;
   ax_status st = AX_OK;
@@ -413,6 +431,10 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
   AX_TRY(device_args_of(s, call, &device_args, &any));
   if (s->clip) {
     device_args.norm = ax_data(s->clip->in[0]);
+    if (s->staged) {
+      AX_TRY(ax_item(s->clip->in[0], &norm));
+      device_args.norm = &norm;
+    }
     device_args.max_norm = s->clip->clipping->max_norm;
     any = true;
   }
@@ -455,7 +477,7 @@ static ax_status ask_whether_skipped(const ax_optim_call *call, bool *skipped)
   ax_status st = AX_OK;
 
   if (ax_recording)
-    return ax_fail(AX_ENOIMPL, "optimizer: buffers of its parameters rest in files (offload), and a step "
+    return ax_fail(AX_ENOIMPL, "optimizer: buffers of its parameters rest elsewhere (offload), and a step "
                                "over them cannot be captured: call the step without capture");
   if (call->skip) st = ax_item(call->skip, &v);
   *skipped = v != 0;

@@ -29,7 +29,8 @@ static ax_status own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out)
 
   *out = NULL;
   AX_TRY(ax_tensor_ready(values, AX_READ));
-  if (dtype == (ax_dtype)f->dtype) *out = ax_tensor_retain(values);
+  if (dtype == (ax_dtype)f->dtype && ax_same_device(values->device, f->device))
+    *out = ax_tensor_retain(values);
   else {
     AX_TRY(ax_tensor_new_on(f->device, dtype, 1, &values->numel, out));
     AX_TRY(ax_copy(*out, values));

@@ -153,7 +153,7 @@ ax_status ax_flat_cut_grads(ax_flat *f)
 
   if (!h->group) return AX_OK;
   if (h->cut & AX_CUT_GRADS) AX_TRY(begin_part(f, f->grads, &h->grads));
-  if (h->grads && h->away & AX_CUT_GRADS) AX_TRY(ax_place_move(h->place, ax_home_title(f), h->grads));
+  if (h->grads && h->away & AX_CUT_GRADS) AX_TRY(ax_place_move(h->place, ax_home_title(f), &h->grads));
   AX_TRY(make_pieces(f, h->grads, f->grads, h->grad_piece));
   if (h->grads) ax_home_take_memory(f->grads, &h->no_grads);
   return AX_OK;
@@ -210,7 +210,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
     AX_TRY(share_values(f));
     if (!h->values) AX_TRY(begin_part(f, f->values, &h->values));
     if (!h->shared && h->away & AX_CUT_VALUES) {
-      AX_TRY(ax_place_move(h->place, ax_home_title(f), h->values));
+      AX_TRY(ax_place_move(h->place, ax_home_title(f), &h->values));
       AX_TRY(ax_place_follow(h->place, h->values->storage));
     }
   }

@@ -82,8 +82,9 @@ ax_status ax_shared_new(ax_group *g, ax_place *place, const char *what, size_t b
 ax_scratch *ax_place_file(const ax_place *p); /* borrowed: this rank's own */
 /* The file of another rank of this machine, borrowed. */
 ax_status ax_place_guest(ax_place *p, int pid, int number, ax_scratch **out);
-/* Puts the memory of a tensor, all of its storage, into a file of the place. */
-ax_status ax_place_move(ax_place *p, const char *what, ax_tensor *t);
+/* Puts a tensor, which has a storage of its own, into the place: the same tensor over a file, or
+ * another one in host memory. */
+ax_status ax_place_move(ax_place *p, const char *what, ax_tensor **t);
 /* Has values that rest in a file read before they are needed, and leave memory afterwards. */
 ax_status ax_place_follow(ax_place *p, ax_storage *s);
 /* EIO: of n bytes of `what` only `moved` were read or written. */

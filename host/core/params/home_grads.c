@@ -98,6 +98,24 @@ out:
   return st;
 }
 
+/* What has arrived, where the part rests. */
+static ax_status bring_home(const ax_tensor *part, ax_tensor **arrived)
+{
+  ax_tensor *there;
+  ax_status st;
+
+  if (ax_same_device(part->device, (*arrived)->device)) return AX_OK;
+  if ((st = ax_tensor_new_on(part->device, (ax_dtype)part->dtype, 1, &part->numel, &there)) != AX_OK)
+    return st;
+  if ((st = ax_copy(there, *arrived)) != AX_OK) {
+    ax_tensor_release(there);
+    return st;
+  }
+  ax_tensor_release(*arrived);
+  *arrived = there;
+  return AX_OK;
+}
+
 /* The first parameter that was given other memory since it was laid out; NULL: there is none. */
 static const char *moved_away(const ax_flat *f)
 {
@@ -132,11 +150,12 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
   for (int k = 0; k < f->n; k++) had += h->had[k];
   AX_TRY(ax_tensor_ready(f->grads, AX_READ));
   AX_TRY(ax_tensor_ready(h->grads, AX_WRITE));
-  if (!had && as == (ax_dtype)f->dtype) {
+  if (!had && as == (ax_dtype)f->dtype && ax_same_device(h->grads->device, f->device)) {
     AX_TRY(reduce(f, f->grads, h->grads));
     ax_touch(h->grads);
   } else {
     AX_TRY(reduce_in(f, as, &arrived));
+    if (had) AX_TRY(bring_home(h->grads, &arrived));
     AX_TRY(had ? merge_part(f, arrived, had) : ax_copy(h->grads, arrived));
   }
   ax_stretch_forget(ax_data(h->grads), h->grads->storage->bytes);

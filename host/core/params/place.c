@@ -1,4 +1,4 @@
-/* place.c: buffers of layouts in files (place.h). */
+/* place.c: buffers of layouts in files, or in host memory (place.h). */
 #include "core/core.h"
 #include "core/offload/page.h"
 #include "core/ops/dispatch.h"
@@ -18,7 +18,7 @@ typedef struct guest {
 
 struct ax_place {
   int32_t refs;
-  ax_scratch *own;
+  ax_scratch *own; /* NULL: the place is the host's memory */
   guest *guests;
   ax_offload *values; /* whose values are read next, and which of them stay (offload.h) */
   int64_t largest;    /* bytes of the largest layout's values */
@@ -39,6 +39,13 @@ ax_status ax_place_files(const char *folder, ax_place **out)
 out:
   ax_place_release(p);
   return st;
+}
+
+ax_status ax_place_host(ax_place **out)
+{
+  if (!(*out = ax_calloc(1, sizeof **out))) return AX_ENOMEM;
+  (*out)->refs = 1;
+  return AX_OK;
 }
 
 ax_place *ax_place_retain(ax_place *p)
@@ -104,18 +111,31 @@ out:
   return st;
 }
 
+static ax_status new_in_memory(ax_dtype dtype, int64_t n, ax_tensor **out)
+{
+  ax_status st = ax_tensor_new_pinned(dtype, 1, &n, out);
+
+  if (st != AX_OK) return ax_tensor_zeros_on((ax_device){ AX_CPU, 0 }, dtype, 1, &n, out);
+  if ((st = ax_fill(*out, 0)) == AX_OK) return AX_OK;
+  ax_tensor_release(*out);
+  *out = NULL;
+  return st;
+}
+
 ax_status ax_place_tensor(ax_place *p, const char *what, ax_dtype dtype, int64_t n, ax_tensor **out)
 {
-  return new_tensor(p, what, dtype, n, 0, out);
+  return p->own ? new_tensor(p, what, dtype, n, 0, out) : new_in_memory(dtype, n, out);
 }
 
 bool ax_place_has(const ax_place *p, const ax_tensor *t)
 {
+  if (!p->own) return t->device.kind == AX_CPU;
   const ax_stretch *const x = ax_stretch_at(t->storage->data);
   return x && ax_stretch_file(x) == p->own;
 }
 
-ax_status ax_place_move(ax_place *p, const char *what, ax_tensor *t)
+/* Puts the memory of a tensor, all of its storage, into the place's file. */
+static ax_status move_to_file(ax_place *p, const char *what, ax_tensor *t)
 {
   const size_t n = t->storage->bytes;
   ax_tensor *there = NULL;
@@ -137,8 +157,25 @@ out:
   return st;
 }
 
+ax_status ax_place_move(ax_place *p, const char *what, ax_tensor **t)
+{
+  ax_tensor *there;
+  ax_status st;
+
+  if (p->own) return move_to_file(p, what, *t);
+  if ((st = new_in_memory((ax_dtype)(*t)->dtype, (*t)->numel, &there)) != AX_OK) return st;
+  if ((st = ax_copy(there, *t)) != AX_OK) {
+    ax_tensor_release(there);
+    return st;
+  }
+  ax_tensor_release(*t);
+  *t = there;
+  return AX_OK;
+}
+
 ax_status ax_place_follow(ax_place *p, ax_storage *s)
 {
+  if (!p->own) return AX_OK;
   if ((int64_t)s->bytes > p->largest) {
     p->largest = (int64_t)s->bytes;
     ax_offload_limit(p->values, UNITS_AHEAD * p->largest, UNITS_AHEAD * p->largest);
@@ -172,11 +209,13 @@ ax_status ax_flat_rest_in(ax_flat *f, ax_place *p, uint8_t what, bool cut)
 
   if (h->place) return ax_fail(AX_EINVAL, "flat: it is decided already where the layout rests");
   if (h->group) return ax_fail(AX_EINVAL, "flat: the layout is cut already");
-  if (f->device.kind != AX_CPU)
+  if (p->own && f->device.kind != AX_CPU)
     return ax_fail(AX_ENOIMPL, "offload to files is for models on the CPU, and %s is on %s", ax_home_title(f),
                    AX_DEVICE_TEXT(f->device));
+  if (!p->own && !cut && what & (AX_CUT_VALUES | AX_CUT_GRADS))
+    return ax_fail(AX_EINVAL, "flat: values and gradients that rest on the host have to be cut");
   if (what & AX_CUT_VALUES && !cut) {
-    if ((st = ax_place_move(p, ax_home_title(f), f->values)) != AX_OK ||
+    if ((st = move_to_file(p, ax_home_title(f), f->values)) != AX_OK ||
         (st = ax_place_follow(p, f->values->storage)) != AX_OK)
       return st;
   }

@@ -20,6 +20,7 @@ local notice = require "accelerate.messages.notice"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
+local places = require "accelerate.parallel.sharded.places"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
 local scope = require "accelerate.utils.scope"
@@ -37,6 +38,10 @@ local BACKWARD = {
   create_graph = { "boolean", default = false },
   learning_rate = { "number", optional = true, min = 0 },
 }
+
+-- Whether backward passes and steps of the models are followed: ranks exchange what they compute,
+-- or a device exchanges it with host memory.
+local function follows(self) return self._ranks > 1 or places.on_host(self._plan) end
 
 --- Plain and weighted calls cannot share a window: their gradients are not in the same units.
 local function enter_window(self, kind)
@@ -76,7 +81,7 @@ end
 --- One backward pass, and the reduction of what it reached.
 local function run_backward(self, where, loss, rate, weight, graph)
   local models = self._models
-  local watched = weight or self._ranks > 1
+  local watched = weight or follows(self)
   local sync = gradient_state.sync_gradients or gradient_state.sync_each_batch
   if watched then parallel.begin(models, (sync or not weight) and not (graph and graph.create_graph)) end
   if self._has_lomo_optimizer then
@@ -152,7 +157,7 @@ end
 
 --- Called by a prepared optimizer before a real step.
 function Accelerator:_before_step()
-  if self._ranks > 1 then parallel.flush(self._models) end
+  if follows(self) then parallel.flush(self._models) end
 end
 
 -- Compares the ranks' parameters after every check_replicas steps of prepared optimizers.
@@ -168,14 +173,14 @@ end
 
 --- Called by a prepared optimizer when nothing comes before its real step any more.
 function Accelerator:_before_update()
-  if self._ranks > 1 then parallel.steps(self._models) end
+  if follows(self) then parallel.steps(self._models) end
 end
 
 --- Called by a prepared optimizer after a real step.
 function Accelerator:_after_step(optimizer)
-  if self._ranks > 1 then
+  if follows(self) then
     parallel.stepped(self._models, optimizer.param_groups)
-    if self._check_replicas then check_replicas(self) end
+    if self._check_replicas and self._ranks > 1 then check_replicas(self) end
   end
   local former = self._window
   if former == "weighted" then parallel.close_windows(self._models, optimizer.param_groups) end

@@ -90,7 +90,8 @@ local function new(params, units)
   if units and units.made then units.made(flat) end
   if flat.trainable and not bare then M.give_grads(flat) end
   local lower = state.lower_type()
-  if lower and flat.dtype == "float32" and parts == 1 and not flat.away then give_work(flat, lower) end
+  if lower and flat.dtype == "float32" and parts == 1 and not flat.away
+    and not (units and units.cuts) then give_work(flat, lower) end
   M.count = M.count + 1
   return flat
 end

@@ -194,8 +194,8 @@ function M.prepare(model, handler, plan)
   replica.touched, replica.mark = touched, M.reached(replica)
   if distributed then
     share_values(model, made)
-    M.watch(replica)
   end
+  if distributed or replica.delivers then M.watch(replica) end
   if replica.plan then sharded.cut(replica, model, made) end
   replica.has_buffers = #model:buffers() > 0
   replicas[model] = replica

@@ -131,6 +131,12 @@ local function offload(plugin, stage, on)
       plugin:_origin(ZERO .. "offload_optimizer.nvme_path"), ZERO, values,
       plugin:_origin(ZERO .. "offload_param.nvme_path"))
   end
+  if found.offload_param == "cpu" and not found.offload_optimizer then
+    notice.main_once(
+      "DeepSpeedPlugin: %soffload_param = cpu: optimizer states rest in host memory, too, for " ..
+      "the optimizer steps where the values are", ZERO)
+    found.offload_optimizer = "cpu"
+  end
   return { states = found.offload_optimizer, values = found.offload_param,
     gradients = gradients_with(found.offload_optimizer, stage), path = states or values, note = found.note }
 end

@@ -7,8 +7,10 @@ local core = require "accelerate.core"
 
 local M = {}
 
+local WEAK = { __mode = "v" }
+
 ---@class accelerate.ShardedUnit
----@field module accelerate.nn.Module
+---@field held { module: accelerate.nn.Module } weak: what is kept of a model does not keep it alive
 ---@field name string its name in the model; "" for the model itself
 ---@field root boolean whether it is the model itself
 ---@field flats accelerate.Flat[]
@@ -57,7 +59,8 @@ function M.divide(model, modules)
   local function unit(place)
     local made = known[place.module]
     if not made then
-      made = { module = place.module, name = place.name, root = place.module == model, flats = {} }
+      made = { held = setmetatable({ module = place.module }, WEAK), name = place.name,
+        root = place.module == model, flats = {} }
       known[place.module], units[#units + 1] = made, made
     end
     return made
@@ -72,7 +75,8 @@ end
 
 -- "h.3 (GPTBlock)"
 local function title(unit)
-  return ("%s (%s)"):format(unit.root and "the model itself" or unit.name, unit.module.__name or "Module")
+  return ("%s (%s)"):format(unit.root and "the model itself" or unit.name, unit.held.module.__name
+    or "Module")
 end
 
 --- Gives the layouts of a unit names for messages.
@@ -88,12 +92,12 @@ end
 -- The hooks of one unit: its values are whole while its forward runs. A copy of the module has the
 -- hooks, too, but not the values.
 local function around_forward(unit, keeps)
-  unit.module:register_forward_pre_hook(function(module)
-    if not rawequal(module, unit.module) then return end
+  unit.held.module:register_forward_pre_hook(function(module)
+    if not rawequal(module, unit.held.module) then return end
     for _, flat in ipairs(unit.flats) do flat.layout:acquire "compute" end
   end)
-  unit.module:register_forward_hook(function(module)
-    if not rawequal(module, unit.module) then return end
+  unit.held.module:register_forward_hook(function(module)
+    if not rawequal(module, unit.held.module) then return end
     local keep = core.is_grad_enabled() and keeps
     for _, flat in ipairs(unit.flats) do flat.layout:let_go(keep) end
   end, { always_call = true })
@@ -111,12 +115,12 @@ function M.install(units, reshard)
       for _, flat in ipairs(unit.flats) do flat.layout:computes(on) end
     end
   end
-  root.module:register_forward_pre_hook(function(module)
-    if rawequal(module, root.module) then computes(true) end
+  root.held.module:register_forward_pre_hook(function(module)
+    if rawequal(module, root.held.module) then computes(true) end
   end)
   for _, unit in ipairs(units) do around_forward(unit, unit.root or not reshard) end
-  root.module:register_forward_hook(function(module)
-    if rawequal(module, root.module) then computes(false) end
+  root.held.module:register_forward_hook(function(module)
+    if rawequal(module, root.held.module) then computes(false) end
   end, { always_call = true })
 end
 

@@ -46,8 +46,11 @@ local function groups_of(plan)
   return known[key]
 end
 
--- Whether values, gradients or states are cut: over one rank nothing is.
-local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 end
+-- Whether values, gradients or states are cut: over one rank nothing is, but for those of a device
+-- that rest in host memory and are whole on the device for a time.
+local function is_cut(plan, what)
+  return plan[what] == "cut" and (plan.shard > 1 or what ~= "states" and plan.offload[what] == "cpu")
+end
 
 local function cuts(plan)
   return is_cut(plan, "values") or is_cut(plan, "gradients") or is_cut(plan, "states")
@@ -127,8 +130,8 @@ function M.cut(replica, model, made)
       places.rest(plan, flat, true)
       flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
         and replica.shards.copies._handle,
-        plan.values == "cut", plan.gradients == "cut", gathered_type(plan, flat))
-      flat.cut, flat.cut_values = true, plan.values == "cut"
+        is_cut(plan, "values"), is_cut(plan, "gradients"), gathered_type(plan, flat))
+      flat.cut, flat.cut_values = true, is_cut(plan, "values")
       if flat.former then
         bare[#bare + 1] = flat
         if flat.trainable then flat_buffers.give_grads(flat) end
@@ -136,7 +139,7 @@ function M.cut(replica, model, made)
       flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
       replica.shared = replica.shared or flat.shared
       replica.gathers = replica.gathers or flat.cut_values and not flat.shared
-      flat.delivers = plan.gradients == "cut" and flat.trainable
+      flat.delivers = is_cut(plan, "gradients") and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end
@@ -146,6 +149,7 @@ function M.cut(replica, model, made)
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
   end
+  if places.applies(plan) then core.empty_cache() end -- what the model had in memory is given back
 end
 
 -- Parameters that are divided into layouts as others are -> the number of the other's layout.
@@ -166,7 +170,7 @@ end
 function M.units_of(replica, model)
   local names = not cuts(replica.plan) and names_of(model)
   return { made = names and function(flat) rest_whole(replica, flat, names) end or nil,
-    parts = replica.shards.group.size, key = function(p)
+    cuts = cuts(replica.plan), parts = replica.shards.group.size, key = function(p)
     if replica.ignored[p] then return " ignored" end
     return " " .. (replica.unit_of[p] or replica.units[1]).name .. (like[p] and " like " .. like[p] or "")
   end, bare = function(p) return is_cut(replica.plan, "values") and not replica.ignored[p] end }

@@ -188,12 +188,18 @@ function M.from_fsdp(plugin, context)
   local function ignored(model) return units.parameters_of(model, plugin.ignored_modules) end
   local away, note = M.home_of(plugin.cpu_offload and (plugin.offload_folder and "disk" or "cpu") or nil,
     context.device, "cpu_offload")
+  -- what is whole on a device stays there
+  local function goes(kind) return (away ~= "cpu" or HOMES[strategy][kind] == "cut") and away or nil end
+  if away and not goes(1) then
+    notice.main_once("cpu_offload: values are whole on each rank under %s, and stay on the device", strategy)
+  end
   return M.new(strategy, {
     replicate = replicate, shard = shard, reshard_after_forward = reshard ~= false,
     units = chooser(plugin, ignored), ignored = ignored,
     param_dtype = policy.param_dtype, reduce_dtype = policy.reduce_dtype, output_dtype = policy.output_dtype,
     buffer_dtype = policy.buffer_dtype, casts_inputs = policy.casts_inputs,
-    offload = { values = away, gradients = away, states = away, path = plugin.offload_folder, note = note },
+    offload = { values = goes(1), gradients = goes(2), states = away, path = plugin.offload_folder,
+      note = note },
     whole_in_no_sync = plugin.whole_in_no_sync,
     activation_checkpointing = plugin.activation_checkpointing,
     state_dict_type = plugin.state_dict_type:match("^%a+"):lower(), origin = origins(plugin, context),
