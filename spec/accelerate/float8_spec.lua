@@ -150,6 +150,24 @@ describe("layers in eight bits", function()
     within(layer.weight.grad, gd:t(), xd, 2 ^ -4 + 2 ^ -3 + 2 ^ -6)
   end)
 
+  it("refuse inputs of other types as a Linear does, and a wrapper around no such layer", function()
+    local layer, x = layer_of(16)
+    for _, dtype in ipairs { "int64", "float64", E4M3 } do
+      assert.error_matches(function() layer(x:detach():to(dtype)) end, "^linear: .*" .. dtype)
+    end
+    assert.error_matches(function() utils.apply_fp8_autowrap(mlp(), utils.TERecipeKwargs()) end,
+      "apply_fp8_autowrap: no layer of Sequential computes in eight bits; convert_model comes first")
+    for backend, more in pairs { ao = "; not the first and the last", te = "" } do
+      local _, _, err = run_with({ ACCELERATE_FP8_BACKEND = backend }, [[
+        local accelerate = require "accelerate"
+        local model = accelerate.nn.Sequential(accelerate.nn.Linear(10, 10))
+        accelerate.Accelerator { mixed_precision = "fp8" }:prepare(model)]])
+      assert.truthy(err:find("no linear layer of Sequential is one that computes in eight bits (sizes " ..
+        "that are "
+        .. "multiples of 16" .. more .. ")", 1, true), err)
+    end
+  end)
+
   it("take any number of dims, and give the same without a tape", function()
     local layer, x = layer_of(24)
     local y = layer(x)

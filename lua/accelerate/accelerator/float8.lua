@@ -1,6 +1,7 @@
 --- mixed_precision = "fp8" of an Accelerator: which recipe its models get, and what of it is not
 --- there.
 local env = require "accelerate.utils.environment"
+local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local sharded = require "accelerate.parallel.sharded"
 local state = require "accelerate.state"
@@ -87,6 +88,11 @@ function M.convert(self, model)
   elseif not models.has_transformer_engine_layers(model) then
     models.convert_model(model)
   end
+  if not (models.has_ao_layers(model) or models.has_transformer_engine_layers(model)) then
+    notice.main_once("mixed_precision = 'fp8': no linear layer of %s is one that computes in eight bits " ..
+      "(sizes that are multiples of 16%s); all of it computes in bfloat16", model.__name,
+      self._float8_backend == "AO" and "; not the first and the last" or "")
+  end
 end
 
 --- Wraps a model's forward, after it was wrapped for automatic casting.
@@ -98,7 +104,10 @@ function M.wrap(self, model)
       "recorded steps "
       .. "(dynamo_backend = 'cudagraphs'); use AORecipeKwargs")
   end
-  require("accelerate.precision.float8_models").apply_fp8_autowrap(model, self._float8_handler)
+  local models = require "accelerate.precision.float8_models"
+  if models.has_transformer_engine_layers(model) then
+    models.apply_fp8_autowrap(model, self._float8_handler)
+  end
 end
 
 --- Returns the scales that models have between steps, by their place in the list.

@@ -89,9 +89,10 @@ local FLOATS = { float32 = true, bfloat16 = true, float16 = true }
 -- y = x W^T + b over the last dim.
 local function run(layer, use, x)
   local values = layer._values
+  if not FLOATS[x.dtype] then return linear(x, values.weight, values.bias) end
   local weight, bias = lower(values.weight), values.bias
   x = lower(x)
-  if not FLOATS[x.dtype] or weight.dtype ~= x.dtype then return linear(x, weight, bias) end
+  if weight.dtype ~= x.dtype then return linear(x, weight, bias) end
   local shape, cols = x.shape, weight:size(2)
   if shape[#shape] ~= cols then return linear(x, weight, bias) end -- its error
   if #shape ~= 2 then x = x:reshape(-1, cols) end

@@ -184,7 +184,10 @@ end
 ---@return accelerate.nn.Module model
 function M.apply_fp8_autowrap(model, handler)
   local recipe, layers, device = recipe_of(model)
-  if not recipe or recipes[model] then return model end
+  if recipes[model] then return model end
+  if not recipe then
+    fail("apply_fp8_autowrap: no layer of %s computes in eight bits; convert_model comes first", model.__name)
+  end
   fill_in(recipe, layers, device, handler)
   recipes[model] = recipe
   local forward, always = model.forward, handler.use_autocast_during_eval
