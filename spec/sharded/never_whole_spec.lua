@@ -329,6 +329,41 @@ describe("the memory of a rank", function()
   end)
 end)
 
+describe("a model whose training state is three times a rank's limit", function()
+  -- Private memory that may be written is limited on each rank: 207 MB, for 622 MB of float32
+  -- values, gradients and states.
+  local TRAIN = MODELS .. [[
+    local ffi = require "ffi"
+    ffi.cdef "struct limit { unsigned long soft, hard; }; int setrlimit(int what, const struct limit *l);"
+    local RLIMIT_DATA, LIMIT = 2, 16 * 38.9e6 / 3
+    assert(ffi.C.setrlimit(RLIMIT_DATA, ffi.new("struct limit", { LIMIT, LIMIT })) == 0)
+    local a = accelerate.Accelerator { cpu = true, fsdp_plugin = { auto_wrap_policy =
+      "TRANSFORMER_BASED_WRAP", cpu_ram_efficient_loading = EFFICIENT } }
+    core.manual_seed(1)
+    local model, optimizer = models.GPT2LMHeadModel { vocab_size = 2000, n_positions = 32, n_embd = 512,
+      n_layer = 12, n_head = 8 }, nil
+    local n = 0
+    for _, p in ipairs(model:parameters()) do n = n + p:numel() end
+    check(16 * n > 3 * LIMIT - 1e7)
+    model, optimizer = a:prepare(model, optim.AdamW(model:parameters(), { lr = 1e-3 }))
+    local ids, first, last = core.arange(8):reshape(1, 8), nil, nil
+    for _ = 1, 3 do
+      local loss = model(ids, { labels = ids }).loss
+      a:backward(loss)
+      optimizer:step()
+      optimizer:zero_grad()
+      first, last = first or loss:item(), loss:item()
+    end
+    check(last < 0.6 * first)
+  ]]
+
+  it("trains on four ranks, and does not where each makes the whole model", function()
+    if host.path:find("[at]san") then return pending("a sanitizer's own memory is above the limit") end
+    ranks.ok(4, (TRAIN:gsub("EFFICIENT", "true")))
+    assert.are_not.equal(0, (ranks.run(4, (TRAIN:gsub("EFFICIENT", "false")))))
+  end)
+end)
+
 describe("what cannot be made", function()
   it("is named", function()
     ranks.ok(2, MODELS .. [[
