@@ -3,6 +3,7 @@
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
 local tensor = require "accelerate.tensor"
 local utils = require "accelerate.utils"
@@ -163,5 +164,30 @@ describe("an offloaded weight of another type than its file's", function()
     assert.are.equal(24, away():copy_(core.full({ 3, 4 }, 2)):float():sum():item())
     local t = away()
     assert.are.equal(78, t:add_(1):float():sum():item())
+  end)
+end)
+
+describe("a tensor without elements", function()
+  it("has a file of one byte, as Accelerate's, and is read from it and from an empty one", function()
+    host.in_folder(function(root)
+      utils.offload_state_dict(root, { none = core.zeros(0, 3) })
+      assert.equal("\0", (fs.read(root .. "/none.dat")))
+      local loader = utils.OffloadedWeightsLoader { save_folder = root }
+      assert.same({ 0, 3 }, loader.none.shape)
+      assert(fs.write(root .. "/none.dat", ""))
+      assert.same({ 0, 3 }, loader.none.shape)
+      assert(fs.write(root .. "/none.dat", "four"))
+      assert.error_matches(function() return loader.none end, "it has more than a byte; no elements have none")
+    end)
+  end)
+
+  it("rests on disk with the rest of a model", function()
+    host.in_folder(function(root)
+      local model = nn.Module()
+      model.none, model.some = nn.Parameter(core.zeros(0, 3)), nn.Parameter(core.ones(2))
+      require("accelerate").disk_offload(model, root, { execution_device = "cpu" })
+      assert.same({ 0, 3 }, model.none.shape)
+      assert.same({ 1, 1 }, model.some:tolist())
+    end)
   end)
 end)

@@ -165,6 +165,7 @@ local function type_here(dtype) return dtype == "int8" and "uint8" or dtype end
 function M.put_in_folder(model, t, folder, name, info, device)
   local schedule = M.schedule(model, device)
   local dtype = t.dtype
+  if t:numel() == 0 then return tensors.adopt(t, core.empty(t.shape, { dtype = dtype, device = device })) end
   if info.safetensors_file then
     local file = core.safetensors_open(info.safetensors_file)
     tensors.adopt(t, file:_offload(info.weight_name or name, schedule, type_here(info.dtype) or dtype))

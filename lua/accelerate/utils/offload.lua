@@ -5,6 +5,7 @@ local core = require "accelerate.core"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local stored = require "accelerate.files.stored"
@@ -44,8 +45,9 @@ function M.offload_weight(weight, weight_name, offload_folder, index)
   check_tensor("offload_weight", "weight", weight)
   check("offload_weight", "weight_name", weight_name, "string")
   check("offload_weight", "offload_folder", offload_folder, "string")
-  core._parts_write(file_of("offload_weight", offload_folder, weight_name), { weight:detach():contiguous() },
-    "offload_weight")
+  -- a file that others can map has a byte
+  local content = weight:numel() > 0 and weight:detach():contiguous() or "\0"
+  core._parts_write(file_of("offload_weight", offload_folder, weight_name), { content }, "offload_weight")
   if index then index[weight_name] = { dtype = stored.name_of(weight), shape = json.list(weight.shape) } end
   return index
 end
@@ -67,6 +69,17 @@ end
 function M.load_offloaded_weight(weight_file, weight_info)
   check("load_offloaded_weight", "weight_file", weight_file, "string")
   local dtype, shape = check_info("load_offloaded_weight", weight_info)
+  if lists.set(shape)[0] then
+    local file, why = io.open(weight_file, "rb")
+    if not file then fail("load_offloaded_weight: %s", why) end
+    local text = file:read(2)
+    file:close()
+    if text and #text > 1 then
+      fail("load_offloaded_weight: '%s': it has more than a byte; no elements have none, or one to be mapped",
+        weight_file)
+    end
+    return core.empty(shape, { dtype = dtype })
+  end
   return core._read_raw(weight_file, "load_offloaded_weight", dtype, { unpack(shape) })
 end
 
