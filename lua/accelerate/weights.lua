@@ -354,7 +354,9 @@ local function lend_file(path, wanted)
   local file = core.safetensors_open(path)
   check_form(path, file:metadata().format)
   for _, name in ipairs(file:keys()) do
-    if wanted[name] or file:_readable(name) then put(name, { path = path, name = name, file = file }) end
+    if wanted[name] or file:_readable(name) then
+        put(name, { path = path, name = name, file = file, is_safetensors = true })
+      end
   end
   return dict, function()
     file:_check()
@@ -408,7 +410,8 @@ end
 ---@class accelerate.WeightSource
 ---@field path string
 ---@field name string in the file
----@field file userdata? the open safetensors file
+---@field file userdata? the open file
+---@field is_safetensors boolean?
 ---@field tensor accelerate.Tensor? what was read of another file
 ---@field check fun()? where that is over the mapped file: raises when the file was truncated
 
@@ -435,7 +438,9 @@ function M.sources(checkpoint, lends)
     else
       local file = core.safetensors_open(path)
       check_form(path, file:metadata().format)
-      for _, name in ipairs(file:keys()) do put(name, { path = path, name = name, file = file }) end
+      for _, name in ipairs(file:keys()) do
+        put(name, { path = path, name = name, file = file, is_safetensors = true })
+      end
     end
   end
   return all
@@ -453,19 +458,26 @@ function M.lend(source) return source.tensor or source.file:_lend(source.name) e
 ---@return accelerate.Tensor
 function M.describe(source)
   local file = source.file
-  if type(file) ~= "userdata" or not file:_readable(source.name) then return M.lend(source) end
+  if not source.is_safetensors or not file:_readable(source.name) then return M.lend(source) end
   return core.empty(file:get_shape(source.name), { dtype = file:get_dtype(source.name), device = "meta" })
 end
 
---- Raises when the files of sources were truncated since they were opened.
+--- Closes the safetensors files of sources: what rests in them keeps its pages. Raises when one
+--- was truncated since it was opened. Compiled code may hold a file for as long as the process runs.
 ---@param sources table<string, accelerate.WeightSource>
-function M.check_sources(sources)
-  local seen = {}
-  for _, source in ordered.pairs(sources) do
-    if source.file and not seen[source.file] then
-      seen[source.file] = true
-      source.file:_check()
+---@param of_layers table<string, table<string, accelerate.WeightSource>>?
+function M.close_sources(sources, of_layers)
+  local files, seen = {}, {}
+  local function gather(list)
+    for _, source in ordered.pairs(list) do
+      if source.file and not seen[source.file] then seen[source.file], files[#files + 1] = true, source end
     end
+  end
+  gather(sources)
+  for _, list in ordered.pairs(of_layers or {}) do gather(list) end
+  for _, source in ipairs(files) do source.file:_check() end
+  for _, source in ipairs(files) do
+    if source.is_safetensors then source.file:close() end
   end
 end
 

@@ -118,7 +118,12 @@ end
 function M.send_elsewhere(model, t, device)
   local home = in_files[t]
   if t.device == device then return end
-  if home.source then return M.put_in_file(model, t, home.source, device, home.dtype, home.transposed) end
+  if home.source then
+    local source = { path = home.source.path, name = home.source.name,
+      file = core.safetensors_open(home.source.path) }
+    M.put_in_file(model, t, source, device, home.dtype, home.transposed)
+    return source.file:close()
+  end
   M.put_in_folder(model, t, home.folder, home.name, home.info, device)
 end
 

@@ -192,8 +192,7 @@ function M.fill(model, own, sources, of_layers, map, o)
       done[entry.t], source.tensor = true, nil
     end
   end
-  weights.check_sources(sources)
-  for _, list in ordered.pairs(of_layers) do weights.check_sources(list) end
+  weights.close_sources(sources, of_layers)
   return unexpected
 end
 

@@ -52,7 +52,8 @@ local function source_of_tie(name, tied, sources)
       found = found or sources[other]
     end
     if own and found then
-      return { path = found.path, name = found.name, file = found.file, tensor = found.tensor }
+      return { path = found.path, name = found.name, file = found.file, tensor = found.tensor,
+        is_safetensors = found.is_safetensors }
     end
   end
 end
