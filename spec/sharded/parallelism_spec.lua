@@ -127,3 +127,23 @@ describe("an Accelerator with parallelism_config", function()
     end
   end)
 end)
+
+describe("a rank that does not come to a unit's gather", function()
+  it("is named by the others, with their group and line, and so is each rank in the table", function()
+    local status, _, err = ranks.run(4, [[
+      local nn, optim = require "accelerate.nn", require "accelerate.optim"
+      local a = accelerate.Accelerator { fsdp_plugin = { fsdp_version = 2, auto_wrap_policy = "NO_WRAP" },
+        parallelism_config = { dp_replicate_size = 2, dp_shard_size = 2 } }
+      local model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+      local optimizer
+      model, optimizer = a:prepare(model, optim.AdamW(model:parameters(), { lr = 1e-2 }))
+      while rank == 3 do os.time() end
+      model(core.randn(2, 8))
+    ]], { launch = { "--cpu", "--timeout", "1" }, env = { ACCEL_SHARED_PARAMETERS = "0" } })
+    assert.are.equal(1, status)
+    local line = "[^\n]*script.lua:%d+"
+    assert.matches("rank 2 of 4 failed: " .. line .. ": gather: waited 1 s in dp_shard%[2,3%] for rank 3",
+      err)
+    assert.matches("rank 0   [^\n]*all_gather%(float32, %d+ elements%) in dp_shard%[0,1%] at " .. line, err)
+  end)
+end)
