@@ -462,8 +462,8 @@ function M.describe(source)
   return core.empty(file:get_shape(source.name), { dtype = file:get_dtype(source.name), device = "meta" })
 end
 
---- Closes the safetensors files of sources: what rests in them keeps its pages. Raises when one
---- was truncated since it was opened. Compiled code may hold a file for as long as the process runs.
+--- Closes the safetensors files of sources: what rests in them keeps its pages. Raises when one was
+--- truncated since it was opened. Compiled code may hold a file for as long as the process runs.
 ---@param sources table<string, accelerate.WeightSource>
 ---@param of_layers table<string, table<string, accelerate.WeightSource>>?
 function M.close_sources(sources, of_layers)

@@ -177,7 +177,8 @@ describe("a tensor without elements", function()
       assert(fs.write(root .. "/none.dat", ""))
       assert.same({ 0, 3 }, loader.none.shape)
       assert(fs.write(root .. "/none.dat", "four"))
-      assert.error_matches(function() return loader.none end, "it has more than a byte; no elements have none")
+      assert.error_matches(function() return loader.none end,
+        "it has more than a byte; no elements have none")
     end)
   end)
 
