@@ -60,7 +60,7 @@ local prepared = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field shards accelerate.Shards? the groups of ranks that they are cut over
 ---@field units accelerate.ShardedUnit[]?
 ---@field shared boolean? whether ranks have one copy of the parameters between them
----@field gathers boolean? whether there are parameters that are cut and of which they have none
+---@field gathers boolean? whether some parameters are cut, and ranks have no copy of them
 ---@field delivers boolean? whether gradients are cut: every pass is reduced
 ---@field unreached string? static_graph: names of the parameters without a gradient at the first
 ---  reduction
