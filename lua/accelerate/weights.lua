@@ -467,16 +467,16 @@ end
 ---@param sources table<string, accelerate.WeightSource>
 ---@param of_layers table<string, table<string, accelerate.WeightSource>>?
 function M.close_sources(sources, of_layers)
-  local files, seen = {}, {}
+  local opened, seen = {}, {}
   local function gather(list)
     for _, source in ordered.pairs(list) do
-      if source.file and not seen[source.file] then seen[source.file], files[#files + 1] = true, source end
+      if source.file and not seen[source.file] then seen[source.file], opened[#opened + 1] = true, source end
     end
   end
   gather(sources)
   for _, list in ordered.pairs(of_layers or {}) do gather(list) end
-  for _, source in ipairs(files) do source.file:_check() end
-  for _, source in ipairs(files) do
+  for _, source in ipairs(opened) do source.file:_check() end
+  for _, source in ipairs(opened) do
     if source.is_safetensors then source.file:close() end
   end
 end

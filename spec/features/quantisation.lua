@@ -8,6 +8,6 @@ return {
       "quantised/models_spec: skips and keeps by name, by path and below a module",
       "quantised/models_spec: loads a model without values from plain and from encoded files" } },
   { "training quantised models",
-    spec = { "quantised/models_spec: refuses parts on several devices by name",
+    spec = { "quantised/models_spec: lets adapters and inputs have gradients, and the codes none",
       "peft/lora_spec: over nf4, near the loss over float32" } },
 }

@@ -104,10 +104,10 @@ end
 
 -- The names that are not described by a line of take_mismatched.
 local function without(names, lines)
-  local described, rest = {}, {}
-  for _, line in ipairs(lines) do described[line:match("^[^:]*")] = true end
+  local mismatched, rest = {}, {}
+  for _, line in ipairs(lines) do mismatched[line:match("^[^:]*")] = true end
   for _, name in ipairs(names) do
-    if not described[name] then rest[#rest + 1] = name end
+    if not mismatched[name] then rest[#rest + 1] = name end
   end
   return rest
 end

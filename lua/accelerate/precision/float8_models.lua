@@ -7,6 +7,7 @@
 ---                       training, and in evaluation where the recipe says so
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local dataclasses = require "accelerate.config.dataclasses"
 local float8 = require "accelerate.precision.float8"
 local modes = require "accelerate.utils.modes"
 local nn = require "accelerate.nn"
@@ -23,6 +24,10 @@ local NONE_HIGH = { fprop = false, dgrad = false, wgrad = false }
 
 -- ---- which layers -------------------------------------------------------------------------------
 
+local function check_model(where, model)
+  if not class.is(model, nn.Module) then fail("%s: expected a module, got %s", where, options.show(model)) end
+end
+
 local function is_linear(module) return class.is(module, nn.Linear) end
 
 -- A layer whose forward is a Linear's own.
@@ -36,6 +41,7 @@ end
 ---@return string? first
 ---@return string? last
 function M.find_first_last_linear_layers(model)
+  check_model("find_first_last_linear_layers", model)
   local first, last
   for name, module in model:named_modules() do
     if is_linear(module) then first, last = first or name, name end
@@ -52,6 +58,8 @@ local function sizes_fit(layer) return layer.in_features % 16 == 0 and layer.out
 ---@param layers_to_filter string[] paths that are left out
 ---@return boolean
 function M.filter_linear_layers(module, fqn, layers_to_filter)
+  check_model("filter_linear_layers", module)
+  options.value("filter_linear_layers", "layers_to_filter", layers_to_filter, { "list" })
   if is_linear(module) and not sizes_fit(module) then return false end
   for _, name in ipairs(layers_to_filter) do
     if name == fqn then return false end
@@ -65,11 +73,13 @@ end
 ---@param fqn string
 ---@return boolean
 function M.filter_first_and_last_linear_layers(module, fqn)
+  check_model("filter_first_and_last_linear_layers", module)
   return M.filter_linear_layers(module, fqn, { M.find_first_last_linear_layers(module) })
 end
 
 -- Converts the layers that `takes` accepts.
 local function convert(where, model, takes, make_recipe)
+  check_model(where, model)
   local list = {}
   for name, module in model:named_modules() do
     if is_linear(module) and takes(module, name) then
@@ -99,6 +109,7 @@ function M.convert_model_to_fp8_ao(model, opts)
   opts = options.check("convert_model_to_fp8_ao", opts,
     { config = { "table", optional = true }, module_filter_func = { "function", optional = true } })
   local config = options.check("convert_model_to_fp8_ao: config", opts.config, CONFIG)
+  check_model("convert_model_to_fp8_ao", model)
   local first, last = M.find_first_last_linear_layers(model)
   local takes = opts.module_filter_func or function(module, name)
     return M.filter_linear_layers(module, name, { first, last })
@@ -113,6 +124,7 @@ end
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.has_ao_layers(model)
+  check_model("has_ao_layers", model)
   for _, module in model:named_modules() do
     local use = float8.use_of(module)
     if use and use.recipe.always then return true end
@@ -138,6 +150,7 @@ end
 ---@param model accelerate.nn.Module
 ---@return boolean
 function M.has_transformer_engine_layers(model)
+  check_model("has_transformer_engine_layers", model)
   for _, module in model:named_modules() do
     local use = float8.use_of(module)
     if use and not use.recipe.always then return true end
@@ -183,6 +196,11 @@ end
 ---@param handler table a TERecipeKwargs
 ---@return accelerate.nn.Module model
 function M.apply_fp8_autowrap(model, handler)
+  check_model("apply_fp8_autowrap", model)
+  if not dataclasses.is(handler, dataclasses.TERecipeKwargs)
+    and not dataclasses.is(handler, dataclasses.FP8RecipeKwargs) then
+    fail("apply_fp8_autowrap: expected a TERecipeKwargs, got %s", options.show(handler))
+  end
   local recipe, layers, device = recipe_of(model)
   if recipes[model] then return model end
   if not recipe then

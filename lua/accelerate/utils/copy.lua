@@ -10,7 +10,7 @@ local python = require "accelerate.utils.python"
 local ONE = { Accelerator = true, AcceleratorState = true, PartialState = true, GradientState = true }
 
 local function copy_tensor(t)
-  local parameter, made = package.loaded["accelerate.nn.parameter"], nil
+  local parameter, made = package.loaded["accelerate.nn.parameter"]
   local recipe = parameter and parameter.is(t) and core._deferred(t)
   if recipe then made = core._deferred_new(t.shape, t.dtype, t.device, recipe:copy()) -- drawn when it is used
   else made = t:detach():clone() end
