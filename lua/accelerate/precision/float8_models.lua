@@ -7,7 +7,6 @@
 ---                       training, and in evaluation where the recipe says so
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
-local dataclasses = require "accelerate.config.dataclasses"
 local float8 = require "accelerate.precision.float8"
 local modes = require "accelerate.utils.modes"
 local nn = require "accelerate.nn"
@@ -197,8 +196,8 @@ end
 ---@return accelerate.nn.Module model
 function M.apply_fp8_autowrap(model, handler)
   check_model("apply_fp8_autowrap", model)
-  if not dataclasses.is(handler, dataclasses.TERecipeKwargs)
-    and not dataclasses.is(handler, dataclasses.FP8RecipeKwargs) then
+  local kind = class.of(handler)
+  if not kind or kind.__name ~= "TERecipeKwargs" and kind.__name ~= "FP8RecipeKwargs" then
     fail("apply_fp8_autowrap: expected a TERecipeKwargs, got %s", options.show(handler))
   end
   local recipe, layers, device = recipe_of(model)

@@ -96,6 +96,7 @@ M.layouts = { gptq = GPTQ, awq = AWQ }
 ---@field order accelerate.Tensor? int64 (in): the inputs, group by group
 local PackedLinear = class("PackedLinear", layers.EncodedLinear)
 PackedLinear._builtin = true
+class.optional(PackedLinear, "order")
 PackedLinear._parts = { scales = "scales" }
 M.PackedLinear = PackedLinear
 
