@@ -135,6 +135,7 @@ describe(("eight bits on %s"):format(device.name), function()
   end)
 
   it("train in recorded steps with the same bits", function()
+    if device.fake then return pending("the fake device records nothing") end
     local accelerate, nn = require "accelerate", require "accelerate.nn"
     local function losses(backend)
       require("accelerate.state").reset()
