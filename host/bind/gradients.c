@@ -267,7 +267,7 @@ static ax_status unscale(int n, ax_tensor *const *grads, ax_tensor *scale, ax_te
   ax_device d;
   ax_status st;
 
-  if (!on_one_device(n, grads, &d) || ax_same_device(d, scale->device))
+  if (!on_one_device(n, grads, &d) || d.kind != AX_CPU || ax_same_device(d, scale->device))
     return ax_unscale_all(n, grads, scale, found);
   AX_TRY(copied_to(d, scale, &scale_there));
   AX_TRY(copied_to(d, found, &found_there));
