@@ -466,7 +466,8 @@ end
 --- truncated since it was opened. Compiled code may hold a file for as long as the process runs.
 ---@param sources table<string, accelerate.WeightSource>
 ---@param of_layers table<string, table<string, accelerate.WeightSource>>?
-function M.close_sources(sources, of_layers)
+---@param keeps boolean? whether values are read from them later, so that they stay open
+function M.close_sources(sources, of_layers, keeps)
   local opened, seen = {}, {}
   local function gather(list)
     for _, source in ordered.pairs(list) do
@@ -477,7 +478,7 @@ function M.close_sources(sources, of_layers)
   for _, list in ordered.pairs(of_layers or {}) do gather(list) end
   for _, source in ipairs(opened) do source.file:_check() end
   for _, source in ipairs(opened) do
-    if source.is_safetensors then source.file:close() end
+    if source.is_safetensors and not keeps then source.file:close() end
   end
 end
 

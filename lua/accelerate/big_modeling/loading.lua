@@ -192,7 +192,7 @@ function M.fill(model, own, sources, of_layers, map, o)
       done[entry.t], source.tensor = true, nil
     end
   end
-  weights.close_sources(sources, of_layers)
+  weights.close_sources(sources, of_layers, o.defers)
   return unexpected
 end
 
