@@ -24,7 +24,7 @@ describe("offload to host memory", function()
       for _, case in ipairs {
         { "gpt", "ZeRO-3", "accumulate = 2", ALL }, { "odd", "ZeRO-3", "value = 0.01", ALL },
         { "gpt", "ZeRO-1", "accumulate = 2", STATES },
-        { "odd", "ZeRO-2", "", 'offload = { states = "cpu", gradients = "cpu" }' },
+        { "odd", "ZeRO-2", "clip = 0.5", 'offload = { states = "cpu", gradients = "cpu" }' },
         { "odd", "ZeRO-3", "optimizer = 'Adagrad', options = { lr = 0.01 }", STATES },
       } do
         local model, plan, opts, offload = unpack(case)
