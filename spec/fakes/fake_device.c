@@ -251,11 +251,23 @@ AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static const ax_device_memory memory = {
-    fake_count,       fake_alloc,       fake_release, fake_copy, fake_synchronize, fake_stats,
-    fake_reset_peak,  fake_empty_cache, fake_copy,    fake_send, fake_arrive,      fake_pinned_new,
-    fake_pinned_free, fake_small,       NULL,         NULL
-  };
+  static const ax_device_memory memory = { fake_count,
+                                           fake_alloc,
+                                           fake_release,
+                                           fake_copy,
+                                           fake_synchronize,
+                                           fake_stats,
+                                           fake_reset_peak,
+                                           fake_empty_cache,
+                                           fake_copy,
+                                           fake_send,
+                                           fake_arrive,
+                                           fake_pinned_new,
+                                           fake_pinned_free,
+                                           fake_small,
+                                           NULL,
+                                           NULL,
+                                           NULL };
   static ax_backend backend = {
     .abi = AX_INTERFACE,
     .name = "fake",
