@@ -251,23 +251,22 @@ AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
 {
-  static const ax_device_memory memory = { fake_count,
-                                           fake_alloc,
-                                           fake_release,
-                                           fake_copy,
-                                           fake_synchronize,
-                                           fake_stats,
-                                           fake_reset_peak,
-                                           fake_empty_cache,
-                                           fake_copy,
-                                           fake_send,
-                                           fake_arrive,
-                                           fake_pinned_new,
-                                           fake_pinned_free,
-                                           fake_small,
-                                           NULL,
-                                           NULL,
-                                           NULL };
+  static const ax_device_memory memory = {
+    .count = fake_count,
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .copy = fake_copy,
+    .synchronize = fake_synchronize,
+    .stats = fake_stats,
+    .reset_peak = fake_reset_peak,
+    .empty_cache = fake_empty_cache,
+    .copy_later = fake_copy,
+    .send = fake_send,
+    .arrive = fake_arrive,
+    .pinned_new = fake_pinned_new,
+    .pinned_free = fake_pinned_free,
+    .small = fake_small,
+  };
   static ax_backend backend = {
     .abi = AX_INTERFACE,
     .name = "fake",
