@@ -2,7 +2,6 @@
 -- lua/accelerate/distributed.  Each collective against a plain reference in every division, groups
 -- that work at the same time, and what goes wrong inside one.
 local EVERY = require "spec.support.every_collective"
-local host = require "spec.support.host"
 local messages = require "spec.support.messages"
 local processes = require "spec.support.processes"
 
@@ -18,20 +17,13 @@ local function sleep(ms) for _ = 1, ms do C.usleep(1000) end end
 ]]
 local HEAD_LINES = select(2, HEAD:gsub("\n", "\n"))
 
--- Status, stdout, stderr and seconds of a run of n ranks.
-local function run(n, body, options)
-  local arguments = { "--num_processes", tostring(n), processes.script(HEAD .. body) }
-  for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
-  local elapsed = processes.stopwatch()
-  local status, out, err = host.run(arguments, { seconds = 120 })
-  return status, out, err, elapsed()
-end
+local run_on, works = processes.on_ranks(HEAD)
 
-local function works(n, body)
-  local status, out, err = run(n, body .. "\nio.write('done ' .. rank .. '\\n')\n")
-  assert(status == 0, err)
-  for r = 0, n - 1 do assert(out:find("done " .. r .. "\n", 1, true), out .. err) end
-  return out
+-- Status, stdout, stderr and seconds of a run of n ranks.
+local function run(...)
+  local elapsed = processes.stopwatch()
+  local status, out, err = run_on(...)
+  return status, out, err, elapsed()
 end
 
 describe("groups of ranks", function()

@@ -1,6 +1,5 @@
 -- Gradients that ranks of one machine reduce where they are: host/core/dist/peers.c, pull.c.  Their
 -- bits are those of the same numbers in memory of each rank's own, which travel through windows.
-local host = require "spec.support.host"
 local processes = require "spec.support.processes"
 
 local HEAD = [[
@@ -35,18 +34,7 @@ local function values(count, dtype, seed)
 end
 ]]
 
-local function run(n, body, options)
-  local arguments = { "--num_processes", tostring(n), processes.script(HEAD .. body) }
-  for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
-  return host.run(arguments, { seconds = 120 })
-end
-
-local function works(n, body)
-  local status, out, err = run(n, body .. "\nio.write('done ' .. rank .. '\\n')\n")
-  assert(status == 0, err)
-  for r = 0, n - 1 do assert(out:find("done " .. r .. "\n", 1, true), out .. err) end
-  return out
-end
+local _, works = processes.on_ranks(HEAD)
 
 describe("gradients that ranks reduce where they are", function()
   after_each(processes.clean)

@@ -1,15 +1,13 @@
 --- Models of GGUF files (spec/reference/gguf/generate.py): the numbers of the gguf package, the
 --- scores of Transformers, and what can be done with weights in blocks.
-local accelerate = require "accelerate"
+local adapters = require "spec.support.adapters"
 local core = require "accelerate.core"
 local disk = require "spec.support.disk"
 local fs = require "accelerate.utils.fs"
 local gguf = require "spec.support.gguf"
 local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
-local optim = require "accelerate.optim"
 local ordered = require "accelerate.utils.ordered"
-local peft = require "accelerate.peft"
 
 local FOLDER = "spec/reference/gguf"
 local expected = json.decode((assert(fs.read(FOLDER .. "/expected.json"))))
@@ -188,21 +186,7 @@ end)
 
 describe("weights in blocks", function()
   it("pass gradients to inputs, so that adapters train", function()
-    core.manual_seed(0)
-    local model = peft.get_peft_model(read "llama",
-      peft.LoraConfig { r = 4, lora_alpha = 8, target_modules = { "q_proj", "down_proj" } })
-    local accelerator = accelerate.Accelerator()
-    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
-    model, optimizer = accelerator:prepare(model, optimizer)
-    local first, last
-    for _ = 1, 6 do
-      local loss = model({ input_ids = IDS, labels = IDS }).loss
-      accelerator:backward(loss)
-      optimizer:step()
-      optimizer:zero_grad()
-      last = loss:item()
-      first = first or last
-    end
+    local model, first, last = adapters.train(read "llama", IDS)
     assert.is_true(last < 0.7 * first)
     refuses("numbers are not encoded in Q4_0", function() model:merge_and_unload() end)
   end)

@@ -1,12 +1,11 @@
 --- Folders with GPTQ's, AWQ's and fp8 weights (spec/reference/packed/generate.py): the numbers of
 --- the formats' formulas, the scores of the model with them, and the way back into files.
-local accelerate = require "accelerate"
+local adapters = require "spec.support.adapters"
 local core = require "accelerate.core"
 local disk = require "spec.support.disk"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
-local optim = require "accelerate.optim"
 local peft = require "accelerate.peft"
 
 local ROOT = "spec/reference/packed/"
@@ -111,21 +110,7 @@ for _, name in ipairs(FOLDERS) do
     end)
 
     it("let adapters train", function()
-      core.manual_seed(0)
-      local model = peft.get_peft_model(read(name),
-        peft.LoraConfig { r = 4, lora_alpha = 8, target_modules = { "q_proj", "down_proj" } })
-      local accelerator = accelerate.Accelerator()
-      local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
-      model, optimizer = accelerator:prepare(model, optimizer)
-      local first, last
-      for _ = 1, 6 do
-        local loss = model({ input_ids = ids, labels = ids }).loss
-        accelerator:backward(loss)
-        optimizer:step()
-        optimizer:zero_grad()
-        last = loss:item()
-        first = first or last
-      end
+      local model, first, last = adapters.train(read(name), ids)
       assert.is_true(last < first - 0.3)
       refuses("makes it a plain layer", function() model:merge_and_unload() end)
     end)

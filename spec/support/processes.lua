@@ -53,6 +53,26 @@ function M.script(text, path)
   return path
 end
 
+--- Returns functions that run a text on n ranks, behind `head`: run(n, text, options) gives what
+--- host.run does; works(n, text) raises unless all ranks come to the text's end, and returns what
+--- they printed. `head` has the variable `rank`.
+---@param head string
+---@return fun(n: integer, text: string, options?: string[]): integer, string, string run
+---@return fun(n: integer, text: string): string works
+function M.on_ranks(head)
+  local function run(n, text, options)
+    local arguments = { "--num_processes", tostring(n), M.script(head .. text) }
+    for i, word in ipairs(options or {}) do table.insert(arguments, i, word) end
+    return host.run(arguments, { seconds = 120 })
+  end
+  return run, function(n, text)
+    local status, out, err = run(n, text .. "\nio.write('done ' .. rank .. '\\n')\n")
+    assert(status == 0, err)
+    for r = 0, n - 1 do assert(out:find("done " .. r .. "\n", 1, true), out .. err) end
+    return out
+  end
+end
+
 function M.clean()
   for _, path in ipairs(written) do os.remove(path) end
   written = {}

@@ -40,7 +40,7 @@ static const ax_tensor *first_of(const ax_args *args)
   return NULL;
 }
 
-static ax_status refused(ax_op op, ax_dtype d)
+static ax_status refuse_row(ax_op op, ax_dtype d)
 {
   const char *name = ax_ops[op].name;
   return ax_fail(AX_EDTYPE, "%s: not defined for %s, which is for storage; convert it first (x:float())",
@@ -64,9 +64,9 @@ ax_status ax_float8_check(ax_op op, const ax_args *args, const ax_tensor *into)
 {
   const ax_tensor *one = first_of(args);
 
-  if (!one && ways[op].way != MOVE) return refused(op, (ax_dtype)into->dtype);
+  if (!one && ways[op].way != MOVE) return refuse_row(op, (ax_dtype)into->dtype);
   if (!one) return AX_OK;
-  if (ways[op].way == REFUSE) return refused(op, (ax_dtype)one->dtype);
+  if (ways[op].way == REFUSE) return refuse_row(op, (ax_dtype)one->dtype);
   return check_alike(op, args, one);
 }
 

@@ -121,16 +121,8 @@ static int64_t place(int encoding, int64_t s, int half, int i)
 
 /* ---- the product */
 
-typedef struct job {
-  const ax_encoded *e;
-  int64_t m;
-  const float *x, *sums; /* (m, steps, 2, 16), (m, steps, 2) */
-  const float *bias;
-  float *y;
-} job;
-
-static inline __attribute__((always_inline)) void rows_of(const job *j, int encoding, bool adds, int m,
-                                                          int64_t lo, int64_t hi)
+static inline __attribute__((always_inline)) void rows_of(const ax_four_job *j, int encoding, bool adds,
+                                                          int m, int64_t lo, int64_t hi)
 {
   const int64_t steps = j->e->cols / 32;
   float numbers[16];
@@ -169,7 +161,7 @@ static inline __attribute__((always_inline)) void rows_of(const job *j, int enco
 #define FORMAT(ID, adds) \
   static void rows_##ID(int64_t lo, int64_t hi, void *ud) \
   { \
-    const job *j = ud; \
+    const ax_four_job *j = ud; \
     if (j->m == 1) rows_of(j, AX_ENC_##ID, adds, 1, lo, hi); \
     else rows_of(j, AX_ENC_##ID, adds, (int)j->m, lo, hi); \
   }
@@ -191,8 +183,8 @@ static const ax_range_fn formats[AX_ENCODING_COUNT] = {
 
 bool ax_cpu_four_takes(const ax_encoded *e) { return formats[e->encoding] && e->cols % 32 == 0; }
 
-/* Arranges x step by step, and sums its halves. */
-static void arrange(const job *j, const float *x, float *to, float *sums)
+/* Arranges x as (m, steps, 2, 16), and sums the halves of steps: (m, steps, 2). */
+static void arrange(const ax_four_job *j, const float *x, float *to, float *sums)
 {
   const int64_t steps = j->e->cols / 32;
   for (int64_t i = 0; i < j->m * steps; i++) {
@@ -208,16 +200,7 @@ static void arrange(const job *j, const float *x, float *to, float *sums)
 
 ax_status ax_cpu_four(const ax_encoded *e, int64_t m, const float *x, const float *bias, float *y)
 {
-  const int64_t n = m * e->cols;
-  const size_t bytes = (size_t)(n + n / 16) * sizeof(float);
-  void *room = NULL;
-  const ax_status st = ax_alloc(bytes, &room);
-  if (st != AX_OK) return st;
-  job j = { .e = e, .m = m, .x = room, .sums = (float *)room + n, .bias = bias, .y = y };
-  arrange(&j, x, room, (float *)room + n);
-  ax_cpu_for(e->rows, e->rows * e->cols, formats[e->encoding], &j);
-  ax_free(room, bytes);
-  return AX_OK;
+  return ax_four_run(e, m, x, bias, y, 16, arrange, formats[e->encoding]);
 }
 
 #else

@@ -27,14 +27,6 @@ static __m512 numbers_of(int encoding)
 
 /* ---- the product */
 
-typedef struct job {
-  const ax_encoded *e;
-  int64_t m;
-  const float *x, *sums; /* (m, steps, HALVES, LANES), (m, steps, LANES) */
-  const float *bias;
-  float *y;
-} job;
-
 /* Half of a step's lanes has a, the other half b. */
 static inline __attribute__((always_inline)) ax_vec_f32 halves(float a, float b)
 {
@@ -57,8 +49,8 @@ static inline __attribute__((always_inline)) void scales_at(const ax_encoded *e,
   *add = -*scale * halves((float)e->zeros[at], (float)e->zeros[next]);
 }
 
-static inline __attribute__((always_inline)) void rows_of(const job *j, int encoding, int m, int64_t lo,
-                                                          int64_t hi)
+static inline __attribute__((always_inline)) void rows_of(const ax_four_job *j, int encoding, int m,
+                                                          int64_t lo, int64_t hi)
 {
   const ax_encoded *e = j->e;
   const bool adds = encoding == AX_ENC_AFFINE4;
@@ -94,7 +86,7 @@ static inline __attribute__((always_inline)) void rows_of(const job *j, int enco
 #define FORMAT(ID) \
   static void rows_##ID(int64_t lo, int64_t hi, void *ud) \
   { \
-    const job *j = ud; \
+    const ax_four_job *j = ud; \
     if (j->m == 1) rows_of(j, AX_ENC_##ID, 1, lo, hi); \
     else rows_of(j, AX_ENC_##ID, (int)j->m, lo, hi); \
   }
@@ -114,8 +106,8 @@ bool ax_cpu_four_wide_takes(const ax_encoded *e)
   return formats[e->encoding] && e->cols % STEP == 0 && (int64_t)1 << e->shift >= STEP / 2;
 }
 
-/* Arranges x in the order of the halves, and sums what a lane gets. */
-static void arrange(const job *j, const float *x, float *to, float *sums)
+/* Arranges x as (m, steps, HALVES, LANES), and sums the values of each lane: (m, steps, LANES). */
+static void arrange(const ax_four_job *j, const float *x, float *to, float *sums)
 {
   const bool high_first = j->e->encoding != AX_ENC_AFFINE4;
   for (int64_t s = 0; s < j->m * (j->e->cols / STEP); s++)
@@ -129,16 +121,7 @@ static void arrange(const job *j, const float *x, float *to, float *sums)
 
 ax_status ax_cpu_four_wide(const ax_encoded *e, int64_t m, const float *x, const float *bias, float *y)
 {
-  const int64_t n = m * e->cols;
-  const size_t bytes = (size_t)(n + n / HALVES) * sizeof(float);
-  void *room = NULL;
-  const ax_status st = ax_alloc(bytes, &room);
-  if (st != AX_OK) return st;
-  job j = { .e = e, .m = m, .x = room, .sums = (float *)room + n, .bias = bias, .y = y };
-  arrange(&j, x, room, (float *)room + n);
-  ax_cpu_for(e->rows, e->rows * e->cols, formats[e->encoding], &j);
-  ax_free(room, bytes);
-  return AX_OK;
+  return ax_four_run(e, m, x, bias, y, HALVES, arrange, formats[e->encoding]);
 }
 
 #else

@@ -46,19 +46,13 @@ local function save(self, dict, prefix)
   dict[prefix .. self.scale_name] = self.scales:to(self.scale_dtype):reshape(self.scale_shape)
 end
 
-local function power_from(n)
-  local p = 32
-  while p < n do p = 2 * p end
-  return p
-end
-
 --- A linear layer over numbers of eight bits, which a state dict brings. Inputs stay as they are.
 ---@param layer accelerate.nn.Linear whose sizes and bias are taken over
 ---@param o { block: integer?, rows: boolean?, scale_name: string } block: the side of a block that
 ---  shares a scale; rows: each row has one; neither: there is one
 function Fp8Linear:init(layer, o)
   local rows, cols = layer.out_features, layer.in_features
-  local size = o.block or power_from(math.max(rows, cols))
+  local size = o.block or layers.power_from(math.max(rows, cols))
   local shape = o.rows and { rows } or { math.ceil(rows / size), math.ceil(cols / size) }
   self.scale_name = o.scale_name
   layers.EncodedLinear.init(self, { name = o.rows and "fp8_rows" or "fp8", rows = rows, cols = cols,

@@ -108,6 +108,16 @@ local function with_names(layer, save, load)
   end)
 end
 
+--- Returns the smallest power of two from 32 on that is at least n: a size that all of a row or
+--- matrix shares a scale in.
+---@param n integer
+---@return integer
+function M.power_from(n)
+  local p = 32
+  while p < n do p = 2 * p end
+  return p
+end
+
 -- Whether files have the plain weight of a layer as (in, out).
 local function is_turned(layer) return layer._transposed and layer._transposed.weight or false end
 

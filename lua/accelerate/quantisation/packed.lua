@@ -164,13 +164,6 @@ local function save(self, dict, prefix)
   end
 end
 
--- The smallest power of two from 32 on that is at least n.
-local function power_from(n)
-  local p = 32
-  while p < n do p = 2 * p end
-  return p
-end
-
 --- A linear layer over packed integers, which a state dict brings.
 ---@param layer accelerate.nn.Linear whose sizes and bias are taken over
 ---@param o { method: "gptq"|"awq", bits: integer, group_size: integer, offset: integer } offset:
@@ -181,7 +174,7 @@ function PackedLinear:init(layer, o)
   self.in_features, self.out_features = cols, rows
   self.bits, self.offset, self.layout = o.bits, o.offset, M.layouts[o.method]
   self.group = o.group_size > 0 and o.group_size or cols
-  local size = o.group_size > 0 and o.group_size or power_from(cols)
+  local size = o.group_size > 0 and o.group_size or layers.power_from(cols)
   local function empty(shape, dtype) return core.empty(shape, { dtype = dtype, device = "meta" }) end
   local groups = math.ceil(cols / self.group)
   layers.EncodedLinear.init(self, { name = encoding, rows = rows, cols = cols, size = size,
