@@ -15,8 +15,8 @@ typedef struct ax_maker {
   void (*gone)(void *owner); /* the elements were made, replaced, or nobody needs them any more */
 } ax_maker;
 
-/* Frees t's memory, which `maker` fills when it is used; what was deferred before is replaced.  Of
- * a tensor on the device meta nothing is made: it carries the owner.  Takes `owner` where it
+/* Frees t's memory, which `maker` fills when it is used; a maker that it had before is replaced.
+ * Of a tensor on the device meta nothing is made: it carries the owner.  Takes `owner` where it
  * succeeds.  EINVAL for a tensor that is not all of its storage, or whose memory is in use
  * elsewhere. */
 AX_API ax_status ax_defer(ax_tensor *t, const ax_maker *maker, void *owner);

@@ -6,7 +6,8 @@
  *   E5M2  5 bits of exponent (bias 15), 2 of mantissa; the upper half of float16, infinities and
  *         NaNs included; largest 57344, smallest 2^-16
  *
- * E4M3 takes what is too large, infinity too, as 448; E5M2 as infinity.  Both are PyTorch's. */
+ * Numbers that are too large, infinity too, become 448 in E4M3, and infinity in E5M2, as in
+ * PyTorch. */
 #ifndef AX_FLOAT8_H
 #define AX_FLOAT8_H
 

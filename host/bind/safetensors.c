@@ -18,8 +18,8 @@ static const char *check_text(lua_State *L, int idx, const char *what)
   return s;
 }
 
-/* Reads the list { { name, tensor, type? }, ... } at idx into arrays; the list keeps what they
- * point to. */
+/* Reads the list { { name, tensor, type? }, ... } at idx into arrays, which point into the
+ * list. */
 static void read_entries(lua_State *L, int idx, int n, const char **names, ax_tensor **tensors,
                          const char **types)
 {

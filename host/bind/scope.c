@@ -134,7 +134,7 @@ static int scope_open(lua_State *L)
 {
   ax_lua_context_inside in = { .scope.inside = true };
   ax_lua_enter(L);
-  push_weak(L, "v"); /* what the collector frees inside need not be emptied */
+  push_weak(L, "v"); /* tensors that the collector frees inside need not be emptied */
   in.scope.list = luaL_ref(L, LUA_REGISTRYINDEX);
   push_weak(L, "k"); /* and need not be kept */
   in.scope.kept = luaL_ref(L, LUA_REGISTRYINDEX);
@@ -168,7 +168,7 @@ static void keep_value(lua_State *L, int idx, int kept, int mark)
   }
 }
 
-/* What was kept in a scope that has ended is so in the one around it. */
+/* Tensors that were kept in a scope that has ended are kept in the scope around it. */
 static void keep_outside(lua_State *L, int kept)
 {
   if (!ax_lua.scope.inside) return;

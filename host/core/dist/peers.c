@@ -83,7 +83,7 @@ static void free_area(area *a)
   ax_mfree(a);
 }
 
-/* Frees what is beyond `most` bytes of freed memory.  Newer ones are first. */
+/* Keeps `most` bytes of freed areas, the newest, and frees the older ones. */
 static void keep(size_t most)
 {
   size_t kept = 0;
@@ -142,7 +142,7 @@ static area *new_area(size_t bytes)
   return areas = a;
 }
 
-/* Is there room below the limit, without what would be freed for it? */
+/* Is there room below the limit, if nothing is freed? */
 static bool fits(size_t bytes)
 {
   ax_memory_stats now;
@@ -207,7 +207,7 @@ void ax_peers_forget(void)
 
 /* ---- the others' */
 
-/* Frees the mappings of what its owner has freed. */
+/* Frees mappings of areas that their owners have freed. */
 static void forget_gone(void)
 {
   for (sight **at = &sights; *at;) {

@@ -23,10 +23,10 @@ typedef struct ax_place {
 ax_status ax_peers_zeros(ax_dtype dtype, int64_t numel, ax_tensor **out);
 /* Where others find [p, p + bytes). */
 ax_place ax_peers_place(const void *p, size_t bytes);
-/* The address of what this machine's rank `local` has at `place`; NULL: this rank cannot map it.
+/* The address of the memory that rank `local` of this machine has at `place`; NULL: not mappable.
  * It holds until the end of the collective in whose first slot the place stands. */
 char *ax_peers_map(int local, const ax_place *place, size_t bytes);
-/* In a forked child: what it writes is its own from now on. */
+/* In a forked child: its writes into this memory do not reach the ranks from now on. */
 void ax_peers_forget(void);
 
 #endif

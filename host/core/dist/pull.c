@@ -2,7 +2,7 @@
  *
  * Rank r reduces part r straight from all ranks' memory, in their order, and of an all_reduce it
  * writes the result into all of them.  Nobody else touches that part, so two meetings are enough:
- * all ranks have come, so that what they bring is there; all have reduced.  A rank that cannot map
+ * all ranks have come, so that their inputs are there; all have reduced.  A rank that cannot map
  * another one's memory says so in the second, and its part, which nobody has touched then, goes
  * through the windows. */
 #include "core/dist/pull.h"

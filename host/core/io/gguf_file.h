@@ -1,4 +1,4 @@
-/* core/io/gguf_file.h: shared by the reader of GGUF files and that of their headers.
+/* core/io/gguf_file.h: shared by gguf.c and gguf_header.c.
  *
  *   "GGUF", u32 version
  *   count of tensors, count of settings

@@ -174,7 +174,7 @@ static ax_status read_setting(ax_gguf *f, int64_t *at)
   if ((st = ax_grow(&f->settings, f->n_settings, &f->settings_room, sizeof *f->settings)) != AX_OK) return st;
   s = &f->settings[f->n_settings];
   *s = (ax_gguf_setting){ 0 };
-  f->n_settings++; /* what it holds is freed with the others */
+  f->n_settings++; /* its texts are freed with the others' */
   if ((st = read_name(f, "the length of a key", at, &s->key)) != AX_OK) return st;
   if ((st = read_kind(f, at, &s->kind)) != AX_OK) return st;
   s->at = *at;

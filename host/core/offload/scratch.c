@@ -18,7 +18,7 @@
 #include "core/offload/read_ahead.h"
 #include "offload.h"
 
-enum { PAGE = 4096 }; /* what direct transfers are aligned to, and stretches begin at */
+enum { PAGE = 4096 }; /* direct transfers are aligned to it, and stretches begin at multiples of it */
 
 struct ax_scratch {
   _Atomic int refs;
@@ -278,7 +278,7 @@ static int move(int fd, bool write, int64_t at, char *data, size_t n, size_t *mo
 }
 
 /* The pages that lie wholly in the bytes go past the page cache, where memory and file are aligned
- * alike; what is before and behind them shares its pages with others' bytes. */
+ * alike; the bytes before and behind them share their pages with others' bytes. */
 int ax_scratch_transfer(const ax_stretch *x, bool write, const void *there, void *data, size_t n,
                         size_t *moved)
 {

@@ -3,7 +3,7 @@
  * A file ends with the process that made it, however that ends: nothing is left in its folder, and
  * runs with one folder do not meet.  Stretches of it are mapped, so that whoever looks at a tensor
  * finds its elements; who works through much of it reads and writes by ax_scratch_transfer, which
- * fills no page cache and says what went wrong. */
+ * fills no page cache and reports an error. */
 #ifndef AX_SCRATCH_H
 #define AX_SCRATCH_H
 
@@ -50,10 +50,10 @@ int ax_scratch_transfer(const ax_stretch *x, bool write, const void *there, void
 /* Where `there` is in its file. */
 int64_t ax_stretch_offset(const ax_stretch *x, const void *there);
 
-/* Counts that a file is not what it should be: a step over it was made in part.  All further steps
+/* Notes that a step over a file was made in part, so that its contents are lost.  All further steps
  * fail. */
 void ax_scratch_spoil(ax_scratch *s);
-/* EIO where that is so. */
+/* EIO where a step over the file was made in part. */
 ax_status ax_scratch_check(const ax_scratch *s);
 /* EIO where memory over some file could not be read since the last call. */
 ax_status ax_scratch_check_all(void);

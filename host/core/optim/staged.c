@@ -1,10 +1,10 @@
 /* staged.c: steps over memory that rests in files, or partly on a device (place.h).
  *
- * Segments are cut into stages of two megabytes a buffer.  A stage has what rests in files, and
- * what is memory of a device, in a buffer of its own, and the rest where it is.  While the kernel
+ * Segments are cut into stages of two megabytes a buffer.  A stage has elements of files and of a
+ * device in a buffer of its own, and the others where they are.  While the kernel
  * computes on one stage, threads read the next two from files and write the former one, so that
  * memory holds DEPTH stages, however large the model is.  Elements are stepped one by one, so that
- * the bits are those of a step in memory. */
+ * a step in memory gives the same bits. */
 #include "core/optim/group.h"
 #include "core/core.h"
 #include "core/offload/transfers.h"
@@ -88,7 +88,7 @@ static void describe(const ax_optim_group *g, const void *there, char *text, siz
   }
 }
 
-/* A step that has ended half-way: what it has changed does not go together with the rest. */
+/* A step has ended half-way: the pieces that it has changed and the others are of two steps. */
 static void spoil(const walk *w)
 {
   for (int k = 0; k < w->of->n; k++)

@@ -20,8 +20,8 @@ static void drop(deferred *d)
 
 static void gone(ax_claim *c) { drop(c->owner); }
 
-/* Fills the storage, whose claim is off meanwhile: what the maker keeps of `into` is a tensor like
- * others, and a failure leaves all of them without memory, behind the claim. */
+/* Fills the storage, whose claim is off meanwhile: a tensor of `into` that the maker keeps is one
+ * like others, and a failure leaves all of them without memory, behind the claim. */
 static ax_status before(ax_claim *c, int64_t at)
 {
   deferred *const d = c->owner;

@@ -104,7 +104,7 @@ static ax_status convert(ax_tensor *whole, ax_claim *c, ax_tensor *from)
 typedef enum { TRAINING, EVALUATION, BACKWARD } mode;
 
 static _Thread_local ax_flat *cut;  /* all layouts that may be gathered ahead */
-static _Thread_local ax_flat *last; /* what was gathered last in this pass; NULL: nothing */
+static _Thread_local ax_flat *last; /* the layout that was gathered last in this pass; NULL: none */
 static _Thread_local mode last_mode;
 
 static bool in_pass(const ax_flat *f) { return f->home.computes || ax_backward_runs(); }

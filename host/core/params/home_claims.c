@@ -23,7 +23,7 @@ static int slot_at(const ax_flat *f, int64_t element)
   return k;
 }
 
-/* Fails for a use outside of what brings the memory here. */
+/* Fails for a use that does not bring the memory here. */
 static ax_status refuse(const ax_flat *f, int64_t at, const char *what, const char *when)
 {
   const int k = at < 0 ? -1 : slot_at(f, at);

@@ -72,8 +72,8 @@ static ax_status bring(ax_flat *f, int k)
   return AX_OK;
 }
 
-/* New reference: this rank's part of the mean, in the gradients' type, of what was rounded to `as`
- * on all ranks. */
+/* New reference: this rank's part of the mean, in the gradients' type, of gradients that were
+ * rounded to `as` on all ranks. */
 static ax_status reduce_in(const ax_flat *f, ax_dtype as, ax_tensor **out)
 {
   ax_tensor *rounded = NULL, *low = NULL;

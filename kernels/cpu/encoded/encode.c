@@ -51,7 +51,7 @@ typedef struct job {
   float *scales;
 } job;
 
-#define LEAST 1e-38f /* what is divided by in a block of zeros */
+#define LEAST 1e-38f /* divides the numbers of a block of zeros */
 
 /* Blocks have an even number of values, so each byte belongs to one. */
 static void four_bits(int64_t lo, int64_t hi, void *ud)

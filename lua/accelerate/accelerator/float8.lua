@@ -1,5 +1,5 @@
---- mixed_precision = "fp8" of an Accelerator: which recipe its models get, and what of it is not
---- there.
+--- mixed_precision = "fp8" of an Accelerator: which recipe its models get, and which settings are
+--- not there.
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -49,8 +49,8 @@ local function check_gathers(handler, plan)
   end
 end
 
---- Settles what an Accelerator's models compute in eight bits with. Raises for a recipe without
---- mixed_precision = "fp8", and for one that is not there.
+--- Settles the recipe by which an Accelerator's models compute in eight bits. Raises for a recipe
+--- without mixed_precision = "fp8", and for one that is not there.
 function M.settle(self)
   local handler, backend = given_recipe(self)
   local engine = self._state.distributed_type

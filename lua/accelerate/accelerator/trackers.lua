@@ -140,7 +140,7 @@ end
 ---@param name string
 ---@param opts { unwrap: boolean? }? unwrap: what does the tracking inside it (its `tracker`), such
 ---  as TensorBoard's SummaryWriter
----@return any tracker a GeneralTracker; with unwrap what it has inside
+---@return any tracker a GeneralTracker; with unwrap the library's own object in it
 function Accelerator:get_tracker(name, opts)
   options.value("get_tracker", "name", name, { "string" })
   opts = options.check("get_tracker", opts, { unwrap = { "boolean", default = false } })

@@ -201,7 +201,8 @@ end
 ---@param checkpoint string
 ---@param map table<string, string|integer>
 ---@param o table as M.place takes it, with tied as parts.split takes it
----@param report fun(missing: string[], unexpected: string[]) what does not fit, before it is filled
+---@param report fun(missing: string[], unexpected: string[]) names that do not fit, before values
+---  come
 function M.load_placed(model, checkpoint, map, o, report)
   local own = M.own_tensors(model)
   ties.check_tied_parameters_on_same_device(ties.find_tied_parameters(model), map)

@@ -111,7 +111,7 @@ end
 
 function Clock:says(key) return self.stated[key] and "stated" or "measured" end
 
--- The seconds in which a device multiplies what a place has.
+-- The seconds in which a device multiplies the weights of a place.
 local function computing(clock, device, at)
   local sum = 0
   for kind, bytes in ordered.pairs(at.kinds) do sum = sum + bytes / clock:products(device, kind) end
@@ -120,7 +120,7 @@ end
 
 local function speed_text(bytes, seconds) return size_text(bytes / math.max(seconds, 1e-9)) .. "/s" end
 
--- A part of a plan: what is on its own device, comes from memory, or out of a file. `stays`:
+-- A part of a plan: weights on its own device, from memory, or out of a file. `stays`:
 -- files that were read stay in memory.
 local function part_of(clock, at, main, stays)
   local own = at.place ~= "disk" and (at.place ~= "cpu" or main == "cpu")

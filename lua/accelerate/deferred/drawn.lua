@@ -59,7 +59,7 @@ function Drawn:copy()
   return copy
 end
 
---- Returns what the values are after a conversion.
+--- Returns the recipe of the values after a conversion.
 ---@param dtype string
 ---@param device string
 ---@return accelerate.deferred.Drawn
@@ -99,7 +99,7 @@ function Drawn:note(t, name, a, generator)
     step.state = generator and generator:get_state() or core.default_generator():get_state():sub(1, 16)
     for _ = 1, draws do core.rand(1, { generator = generator or COMMON }) end
   end
-  if edit.overwrites and not at then self.steps, self.lost = {}, nil end -- what was before is gone
+  if edit.overwrites and not at then self.steps, self.lost = {}, nil end -- earlier edits do not matter
   self.steps[#self.steps + 1] = step
 end
 
@@ -206,7 +206,7 @@ local function beginning(self, first)
   return { dtype = step.dtype, device = device_of(self, step) }
 end
 
--- A run of elements at a time, so that what they are made from takes little memory.
+-- A run of elements at a time, so that intermediate results take little memory.
 local function fill_parts(self, first, into, from, place)
   local empty, here = first == 0 and core.zeros or core.empty, first > 0 and into.dtype == place.dtype
     and into.device == place.device
@@ -224,7 +224,7 @@ function Drawn:fill(into, from)
   if self.lost then fail("the values of a parameter cannot be made: %s", self.lost) end
   local first = first_step(self)
   local place = beginning(self, first)
-  core.no_grad(core.scope, function() -- what it takes is freed at once
+  core.no_grad(core.scope, function() -- intermediate results are freed at once
     if in_parts(self, first) then return fill_parts(self, first, into, from, place) end
     local whole = run(self, first, (first == 0 and core.zeros or core.empty)(self.shape, place), whole_after)
     into:copy_(whole:reshape(-1):narrow(1, from + 1, into:numel()))

@@ -1,4 +1,4 @@
---- The edits that values are drawn by: those of nn.init, draws in place, and edits of a script's.
+--- The edits that values are drawn by: functions of nn.init, draws in place, and edits of a script.
 --- An edit is made on a whole tensor; some can be made on a run of its elements alone, with the
 --- bits that the whole tensor would have there.
 local core = require "accelerate.core"
@@ -191,7 +191,7 @@ end
 
 -- ---- of a script's -----------------------------------------------------------------------------
 
--- a[1]: what a parameter was made from
+-- a[1]: the tensor that a parameter was made from
 edits.given = { draws = 0, overwrites = true, opaque = true,
   whole = function(t, _, a) t:copy_(a[1]) end }
 

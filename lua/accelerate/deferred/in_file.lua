@@ -12,7 +12,7 @@ local core = require "accelerate.core"
 ---@class accelerate.deferred.InFile
 ---@field source accelerate.deferred.Source
 ---@field transposed boolean whether the file has the matrix the other way round
----@field dtypes string[] what the file's elements are converted to, one after the other
+---@field dtypes string[] the types that the file's elements are converted to, one after the other
 ---@field dtype string the last of these
 ---@field device string
 local InFile = class("InFile")
@@ -29,7 +29,7 @@ end
 ---@return accelerate.deferred.InFile
 function InFile:copy() return self:to(self.dtype, self.device) end
 
---- Returns what the values are after a conversion.
+--- Returns the recipe of the values after a conversion.
 ---@param dtype string
 ---@param device string
 ---@return accelerate.deferred.InFile

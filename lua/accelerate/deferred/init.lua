@@ -17,7 +17,7 @@ local M = {}
 
 local COMMON = core._common_generator() -- the same numbers on all ranks, also in an unseeded run
 
--- Elements of what a parameter on meta was made from that are kept, for one that nothing draws.
+-- Elements of the tensor behind a parameter on meta that are kept, where nothing draws it.
 local MOST_KEPT = 2 ^ 18
 
 -- ---- when ---------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ function M.values(name, t, generator, a) return edits[name].values(t, generator,
 
 local lent = setmetatable({}, { __mode = "k" })  -- tensor over a mapped file -> its source
 
---- Notes that a tensor is over a mapped file, which stays what it is.
+--- Notes that a tensor is over a mapped file, which nobody changes.
 ---@param t accelerate.Tensor
 ---@param source accelerate.deferred.Source
 ---@return accelerate.deferred.Source source
@@ -181,8 +181,8 @@ local function refuse(where, name, recipe)
     recipe and recipe.lost or "nothing says what its values are")
 end
 
---- Brings what a model has on the device "meta" to a device: its parameters are deferred there, its
---- buffers get their values. Raises for a tensor about which nothing is known.
+--- Brings tensors of a model that are on the device "meta" to a device: its parameters are deferred
+--- there, its buffers get their values. Raises for a tensor about which nothing is known.
 ---@param where string what messages begin with
 ---@param model accelerate.nn.Module
 ---@param device string

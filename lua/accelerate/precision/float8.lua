@@ -2,7 +2,7 @@
 --- float8_e4m3fn, and gradients in float8_e5m2, each times a scale that makes its largest size the
 --- type's. Sums are float32, results the type of the inputs.
 ---
---- A scale is that of the tensor itself, or follows from the sizes of earlier ones
+--- A scale follows from the tensor itself, or from the sizes of earlier ones
 --- (accelerate.precision.float8_scales).
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
@@ -34,13 +34,13 @@ local INPUT, WEIGHT, GRADIENT = 1, 2, 3
 ---@field recipe accelerate.Float8Recipe
 ---@field at integer
 
--- t in eight bits, its transpose if it is `turned`, and what makes t of it again.
+-- t in eight bits, its transpose if it is `turned`, and the factor that makes t of it again.
 local function rounded(use, which, t, turned)
   local recipe = use.recipe
   local dtype = which == GRADIENT and recipe.backward or recipe.forward
   local scales, mode = recipe.scales, modes.float8
   local values, across, numbers = cast(t, scales and scales:of(use.at, which), dtype, turned)
-  -- (in a backward pass there is no mode: what is differentiated has been computed in one)
+  -- (in a backward pass there is no mode: the forward pass had one)
   if scales and (which == GRADIENT or mode.notes) then scales:note(use.at, which, numbers) end
   return values, across, numbers
 end

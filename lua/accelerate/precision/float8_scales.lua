@@ -46,13 +46,13 @@ function Scales:of(at, which) return self.views[3 * at - 3 + which].scale end
 --- Notes the largest size of a tensor.
 ---@param at integer
 ---@param which integer
----@param numbers accelerate.Tensor what a cast gave: the second one is the size
+---@param numbers accelerate.Tensor result of a cast: the second number is the size
 function Scales:note(at, which, numbers)
   self.views[3 * at - 3 + which].amax:maximum_(numbers:narrow(1, 2, 1))
   self.noted = true
 end
 
---- Takes new scales from what was noted, on all ranks alike; does nothing where nothing was.
+--- Takes new scales from the noted sizes, on all ranks alike; does nothing where none was noted.
 ---@param ranks integer
 function Scales:update(ranks)
   if not self.noted then return end
@@ -81,7 +81,7 @@ end
 
 local TENSORS = { "amax", "scale", "history" }
 
---- Takes what state_dict gave. Raises, and changes nothing, where it is that of other layers or
+--- Takes a result of state_dict. Raises, and changes nothing, where it belongs to other layers or
 --- another length of history.
 ---@param state table
 function Scales:load_state_dict(state)

@@ -50,8 +50,8 @@ function EncodedLinear:_take(matrix)
   end
 end
 
--- What a layer keeps of a state dict: a copy, unless it is lent the tensors and what lends them
--- sees to their memory.
+-- The tensors of a state dict that a layer keeps: copies, unless the tensors are lent and the
+-- lender sees to their memory.
 function EncodedLinear:_kept(t) return self._is_lent and t or t:clone() end
 
 --- Returns the parts of the weight.
@@ -121,7 +121,7 @@ end
 -- Whether files have the plain weight of a layer as (in, out).
 local function is_turned(layer) return layer._transposed and layer._transposed.weight or false end
 
--- Class -> what makes a layer of it without values.
+-- Class -> function that makes a layer of it without values.
 local makers = {}
 
 -- Returns a function(out, in, bias) for layers of the class that an encoded one takes the place of.

@@ -13,7 +13,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- ---- what folders have in common ----------------------------------------------------------------
+-- ---- all folders ----------------------------------------------------------------
 
 ---@class accelerate.quantisation.FolderEncoding : accelerate.quantisation.Encoding
 ---@field written table quantization_config, as it is written back

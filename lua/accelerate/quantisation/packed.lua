@@ -167,7 +167,7 @@ end
 --- A linear layer over packed integers, which a state dict brings.
 ---@param layer accelerate.nn.Linear whose sizes and bias are taken over
 ---@param o { method: "gptq"|"awq", bits: integer, group_size: integer, offset: integer } offset:
----  what the file has taken off zeros
+---  the number that the file has subtracted from zeros
 function PackedLinear:init(layer, o)
   local rows, cols = layer.out_features, layer.in_features
   local encoding = o.bits == 4 and "affine4" or "affine8"

@@ -10,7 +10,7 @@ local M = {}
 local WEAK = { __mode = "v" }
 
 ---@class accelerate.ShardedUnit
----@field held { module: accelerate.nn.Module } weak: what is kept of a model does not keep it alive
+---@field held { module: accelerate.nn.Module } weak: a unit does not keep its model alive
 ---@field name string its name in the model; "" for the model itself
 ---@field root boolean whether it is the model itself
 ---@field flats accelerate.Flat[]

@@ -149,7 +149,7 @@ function M.cut(replica, model, made)
     replica.installed = true
     division.install(replica.units, plan.reshard_after_forward)
   end
-  if places.applies(plan) then core.empty_cache() end -- what the model had in memory is given back
+  if places.applies(plan) then core.empty_cache() end -- the memory of its former buffers is given back
 end
 
 -- Parameters that are divided into layouts as others are -> the number of the other's layout.
@@ -237,7 +237,7 @@ function M.expect(replica, overlapping)
   end
 end
 
--- Reading what ranks have agreed about waits for the device, and a unit that some ranks deliver
+-- Reading the agreement of ranks waits for the device, and a unit that some ranks deliver
 -- twice is rare: on a GPU only where parts of the model are computed again in backward.
 local function asks_for_late(replica, presence)
   replica.had_late = replica.had_late or next(replica.late) ~= nil

@@ -32,7 +32,7 @@ function M.on_host(plan)
   return plan ~= nil and (plan.offload.values == "cpu" or plan.offload.gradients == "cpu")
 end
 
---- Raises for what a plan asks of offload and is not there.
+--- Raises for kinds of offload that are not there.
 ---@param plan accelerate.ShardingPlan
 ---@param device string that computes
 function M.check(plan, device)
@@ -44,7 +44,7 @@ function M.check(plan, device)
         .. "on the CPU, host memory for those on a device", plan.name, kind, device)
     end
     if to == "cpu" and kind ~= "states" and plan[kind] ~= "cut" then
-      fail("prepare: %s keeps whole %s on each rank, and offload to host memory is for what is cut",
+      fail("prepare: %s keeps whole %s on each rank, and offload to host memory takes buffers that are cut",
         plan.name,
         kind)
     end

@@ -25,11 +25,11 @@ local M = {}
 ---  of their own; the rest is the model's own unit. Raises for classes that the model lacks
 ---@field ignored fun(model: accelerate.nn.Module): table<accelerate.Tensor, boolean> parameters
 ---  that stay whole and are not managed
----@field param_dtype string? what values are gathered in and units compute in; nil: the type that
----  values rest in
+---@field param_dtype string? the type that values are gathered in and units compute in; nil: the
+---  type that values rest in
 ---@field reduce_dtype string? what gradients are reduced in
 ---@field buffer_dtype string? what floating buffers of modules are converted to
----@field output_dtype string? what floating outputs of the model and its units are converted to
+---@field output_dtype string? the type of floating outputs of the model and its units
 ---@field casts_inputs "model"|"units"|nil whose floating arguments are converted to param_dtype:
 ---  the model's, or its units', too
 ---@field offload { values: "cpu"|"disk"|nil, states: "cpu"|"disk"|nil, gradients: "cpu"|"disk"|nil,
@@ -188,7 +188,7 @@ function M.from_fsdp(plugin, context)
   local function ignored(model) return units.parameters_of(model, plugin.ignored_modules) end
   local away, note = M.home_of(plugin.cpu_offload and (plugin.offload_folder and "disk" or "cpu") or nil,
     context.device, "cpu_offload")
-  -- what is whole on a device stays there
+  -- buffers that are whole on a device stay there
   local function goes(kind) return (away ~= "cpu" or HOMES[strategy][kind] == "cut") and away or nil end
   if away and not goes(1) then
     notice.main_once("cpu_offload: values are whole on each rank under %s, and stay on the device", strategy)

@@ -56,7 +56,7 @@ end
 ---@param states integer states of a parameter's size that the optimizer keeps
 ---@return { values: number, gradients: number, states: number, working: number, unit_values:
 ---  number, unit_gradients: number, buffers: integer, files: number, total: number, whole: table }
----  buffers: units in memory at a time; files: what rests in files; total: what is in memory
+---  buffers: units in memory at a time; files: bytes that rest in files; total: bytes in memory
 function M.bytes(plan, units, states)
   local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
   local whole = { values = 0, gradients = 0, states = 0 }

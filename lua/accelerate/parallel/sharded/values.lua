@@ -11,7 +11,7 @@ local operations = require "accelerate.collectives.operations"
 
 local M = {}
 
--- Every parameter of the layouts with what it was before.
+-- Every parameter of the layouts with its former values.
 local function places_of(flats)
   local list = {}
   for _, flat in ipairs(flats) do
