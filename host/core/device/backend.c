@@ -137,8 +137,10 @@ ax_status ax_backend_of(ax_device device, const ax_backend **out)
   ax_status st = AX_OK;
   if (__builtin_expect(device.kind == AX_META, 0)) {
     *out = NULL;
-    return ax_fail(AX_EINVAL, "a tensor of the device meta has no elements: load values into the model first "
-                              "(load_state_dict with assign = true, or from_pretrained)");
+    return ax_fail(
+        AX_EINVAL,
+        "a tensor of the device meta has no elements: load values into the model first (load_state_dict with "
+        "assign = true, or from_pretrained), or prepare it, which draws them");
   }
   if (__builtin_expect(refusal != NULL, 0) && device.kind != AX_CPU) {
     *out = NULL;

@@ -33,6 +33,7 @@ struct ax_save {
   ax_snapshot snapshot;
   ax_commit commit; /* ranks 0: another rank commits */
   pthread_t thread;
+  bool beside;     /* a thread writes it, which Ctrl-C does not end */
   bool taken;      /* with the snapshot's lock: the thread reads no tensor's memory any more */
   uint32_t number; /* from 1, the same on all ranks */
   ax_status st;
@@ -128,7 +129,7 @@ static ax_status write_files(ax_save *s)
   for (int i = 0; i < s->n && st == AX_OK; i++) {
     ax_content *c = s->files[i];
     AX_TRY(ax_replace_create(c->fn, c->path, &c->to));
-    c->to.heeds = s != under_way; /* the thread's save is not what Ctrl-C ends */
+    c->to.heeds = !s->beside;
     AX_TRY(ax_content_put(c));
     if (i - synced == OPEN) AX_TRY(ax_replace_sync(&s->files[synced++]->to));
   }
@@ -182,6 +183,7 @@ static ax_status start_thread(ax_save *s)
 
   if (!watching) watching = pthread_atfork(NULL, NULL, forget) == 0;
   if (!watching) return ax_fail(AX_ENOMEM, "cannot start a thread: out of memory");
+  s->beside = true;
   sigfillset(&all); /* the thread that runs Lua handles signals */
   pthread_sigmask(SIG_SETMASK, &all, &former);
   error = pthread_create(&s->thread, NULL, work, s);

@@ -58,18 +58,20 @@ static bool has_threads(void)
 
 void ax_disk_begin(ax_disk_transfer *t)
 {
+  bool queued; /* t->pending ends as soon as a thread has made it */
+
   t->next = NULL;
   t->why = 0;
   t->moved = 0;
   pthread_mutex_lock(&pool.lock);
-  if ((t->pending = has_threads())) {
+  if ((t->pending = queued = has_threads())) {
     if (pool.first) pool.last->next = t;
     else pool.first = t;
     pool.last = t;
     pthread_cond_signal(&pool.begun);
   }
   pthread_mutex_unlock(&pool.lock);
-  if (!t->pending) make(t);
+  if (!queued) make(t);
 }
 
 int ax_disk_wait(ax_disk_transfer *t)

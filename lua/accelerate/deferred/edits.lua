@@ -65,31 +65,11 @@ edits.eye = { draws = 0, overwrites = true,
     t:diagonal():fill_(1)
   end }
 
--- erf^-1 by Giles' polynomials (4e-7 relative), then one step of Newton's method on erf itself.
-local CENTRE = { 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-  -0.00125372503, -0.00417768164, 0.246640727, 1.50140941 }
-local TAIL = { -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-  0.00943887047, 1.00167406, 2.83297682 }
-
-local function erfinv(x)
-  local square = x:square():neg_()
-  local w = square:log1p():neg_()
-  local far = w:ge(5)
-  local function polynomial(coefficients, v)
-    local p = v:mul(coefficients[1]):add_(coefficients[2])
-    for i = 3, #coefficients do p:mul_(v):add_(coefficients[i]) end
-    return p
-  end
-  local y = core.where(far, polynomial(TAIL, w:clamp(5):sqrt():sub_(3)), polynomial(CENTRE, w - 2.5)):mul_(x)
-  local slope = y:square():neg_():exp_():mul_(2 / math.sqrt(math.pi))
-  return y:sub_(y:erf():sub_(x):div_(slope))
-end
-
 -- a: the distribution function at both limits, mean, std, the limits
 local function truncated(u, a)
   local low, high, mean, std, least, most = unpack(a)
   u:mul_(2 * (high - low)):add_(2 * low - 1)
-  return erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(least, most)
+  return core.erfinv(u:clamp(-1 + 1e-16, 1 - 1e-16)):mul_(std * math.sqrt(2)):add_(mean):clamp_(least, most)
 end
 
 edits.trunc_normal = { draws = 1, overwrites = true,

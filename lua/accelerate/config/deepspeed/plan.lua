@@ -99,9 +99,9 @@ local function home(plugin, block, on)
   end
   local path = plugin:get_value(ZERO .. block .. ".nvme_path")
   if path == nil or path == "none" then
-    fail("DeepSpeedPlugin: %s (%s): %s%s.device = 'nvme' needs a folder: %s%s.nvme_path",
-      plugin.hf_ds_config._name,
-      plugin:_origin(ZERO .. block .. ".device"), ZERO, block, ZERO, block)
+    fail("DeepSpeedPlugin: %s (%s): %s%s.device = 'nvme' needs a folder: %s%s.nvme_path, or " ..
+      "%s_nvme_path of the plugin", plugin.hf_ds_config._name,
+      plugin:_origin(ZERO .. block .. ".device"), ZERO, block, ZERO, block, block)
   end
   return "disk", path
 end
