@@ -331,7 +331,7 @@ local function write_page(page)
   add(out, "")
   paragraphs(out, annotations.header(public.header_file(page[2])))
   write_example(out, page[1])
-  local later, op_names, answers, fields = {}, {}, {}, {}
+  local later, op_names, answers, configs, fields = {}, {}, {}, {}, {}
   local class = annotations.class({ public.header_file(page[2]) }, page[2]:match("[%w_]+$"))
   for _, field in ipairs(class and class.fields or {}) do fields[field.name] = field end
   for _, name in ipairs(names_of(page, module, fields)) do
@@ -343,6 +343,8 @@ local function write_page(page)
       op_names[#op_names + 1] = ("[%s](ops.md#%s)"):format(name, public.ops[value])
     elseif name:find("^is_.*_available$") then
       answers[#answers + 1] = "`" .. name .. "`"
+    elseif page[1] == "models" and name:find "Config$" and name ~= "AutoConfig" then
+      configs[#configs + 1] = "`" .. name .. "`"
     elseif name ~= "core" then
       write_member(out, page, name, value, files, fields)
       write_example(out, page[1] .. "." .. name)
@@ -353,6 +355,13 @@ local function write_page(page)
     add(out, "")
     paragraphs(out, annotations.header("lua/accelerate/utils/available.lua"))
     add(out, table.concat(answers, ", "))
+    add(out, "")
+  end
+  if #configs > 0 then
+    add(out, "## Configurations")
+    add(out, "")
+    add(out, "`LlamaConfig { hidden_size = 64 }` returns a table with the architecture's defaults, which its "
+      .. "classes and `from_config` take: ", table.concat(configs, ", "), ".")
     add(out, "")
   end
   if page[1] == "tensor" then write_tensor_members(out, public.header_file(page[2])) end

@@ -117,8 +117,9 @@ end
 ---@param path string
 ---@param safe boolean
 ---@param save userdata? a save that the file is added to; nil: it is written
+---@param with fun(weights: table, path: string)? what writes a file of PyTorch's format
 ---@return string[] names that are in the file
-local function write(list, path, safe, save)
+local function write(list, path, safe, save, with)
   local dict, names = ordered.new(), {}
   for _, item in ipairs(list) do
     for i = 0, safe and 0 or #item.others do
@@ -127,6 +128,7 @@ local function write(list, path, safe, save)
     end
   end
   if safe then core.safetensors_save(path, list, METADATA, save)
+  elseif with then with(dict, path)
   else files.write(dict, path, false, nil, save) end
   return names
 end
@@ -203,7 +205,8 @@ end
 --- Writes a model's weights into a directory.
 ---@param model accelerate.nn.Module
 ---@param directory string
----@param opts { max_shard_size: integer|string, safe_serialization: boolean }
+---@param opts { max_shard_size: integer|string, safe_serialization: boolean, save_function:
+---  fun(weights: table, path: string)? }
 ---@param dict table<string, accelerate.Tensor>? its state dict, where the model's own is not whole
 function M.save_model(model, directory, opts, dict)
   local limit, names = M.bytes_of("max_shard_size", opts.max_shard_size), NAMES[opts.safe_serialization]
@@ -213,7 +216,9 @@ function M.save_model(model, directory, opts, dict)
   end
   local state = dict or model:state_dict()
   for name, value in ordered.pairs(state) do
-    if value.device == "meta" then
+    if not core.is_tensor(value) then
+      fail("save_model: '%s' must be a tensor, got %s", tostring(name), options.show(value))
+    elseif value.device == "meta" then
       fail("save_model: '%s' is on the meta device, without values to save", name)
     end
   end
@@ -222,7 +227,7 @@ function M.save_model(model, directory, opts, dict)
   local written = {}
   in_shards(state, limit, names, function(shard, file)
     written[file] = true
-    return write(shard, fs.join(directory, file), opts.safe_serialization)
+    return write(shard, fs.join(directory, file), opts.safe_serialization, nil, opts.save_function)
   end, function(text, file)
     written[file] = true
     local ok, problem = fs.write(fs.join(directory, file), text, true)

@@ -107,7 +107,8 @@ end
 ---  map or a word, as load_checkpoint_and_dispatch has it, with max_memory, offload_folder,
 ---  offload_state_dict and offload_buffers; the model then has hf_device_map; quantization_config:
 ---  a BnbQuantizationConfig, encodes plain weights; gguf_file: the name of a GGUF file in the
----  folder; dequantize: encoded weights become plain numbers
+---  folder; dequantize: encoded weights become plain numbers. Transformers' torch_dtype is dtype;
+---  its attn_implementation, low_cpu_mem_usage and local_files_only change nothing
 ---@return accelerate.models.PreTrainedModel
 ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
 function members.from_pretrained()
@@ -122,6 +123,31 @@ function members.from_config()
   return function(config)
     options.value("from_config", "config", config, { "table" })
     return choose(config, "from_config")(config)
+  end
+end
+
+-- A configuration as Transformers' AutoConfig gives it: with the architecture's defaults.
+local AutoConfig = {}
+
+--- Returns the configuration of a folder, a table that classes of models and `from_config` take.
+---@param name string a folder with config.json, or a name in the local Hugging Face cache
+---@param opts? { revision: string, cache_dir: string, num_labels: integer } and keys of config.json
+---  whose values replace the folder's
+---@return table
+function AutoConfig.from_pretrained(name, opts)
+  return require("accelerate.models.loading").configuration(choose, name, opts)
+end
+
+--- `from_pretrained` of configurations.
+members.AutoConfig = function() return AutoConfig end
+
+-- What `members.LlamaConfig` and its like are.
+for model_type, base in pairs(TYPES) do
+  members[base .. "Config"] = function()
+    return function(opts)
+      local Class = choose({ model_type = model_type }, base .. "Config")
+      return require("accelerate.models.config").check(base .. "Config", opts or {}, Class.traits.config)
+    end
   end
 end
 

@@ -19,6 +19,7 @@ local quantisation = require "accelerate.quantisation"
 local dispatching = require "accelerate.big_modeling.dispatch"
 local placing = require "accelerate.big_modeling.loading"
 local tensors = require "accelerate.hooks.tensors"
+local their_options = require "accelerate.models.their_options"
 local ties = require "accelerate.big_modeling.ties"
 local weights = require "accelerate.weights"
 
@@ -197,6 +198,31 @@ local function configuration(where, folder, o, gguf, Class)
   return given, floats, nulls
 end
 
+local FOLDER = { revision = OPTIONS.revision, cache_dir = OPTIONS.cache_dir }
+
+--- Returns the configuration of a folder with the architecture's defaults: what `from_config` and
+--- classes of models take.
+---@param choose fun(config: table, where: string): table
+---@param name string a folder, or a name in the local Hugging Face cache
+---@param opts table? revision, cache_dir, and keys of config.json
+---@return table
+function M.configuration(choose, name, opts)
+  local where, from, keys = "AutoConfig.from_pretrained", {}, {}
+  options.value(where, "name", name, { "string" })
+  options.value(where, "opts", opts, { "table", optional = true })
+  for key, value in next, opts or {} do
+    if FOLDER[key] then from[key] = value else keys[key] = value end
+  end
+  local folder = folders.find(where, name, options.check(where, from, FOLDER))
+  local given, _, nulls = configuration(where, folder, { config = keys, num_labels = keys.num_labels })
+  local Class = choose(given, where)
+  config.keep_nulls(given, nulls, Class.traits.config)
+  local made = config.check(where, given, Class.traits.config)
+  made.model_type = Class.traits.model_type
+  config.note_misspelt(where, keys, Class.traits.config)
+  return made
+end
+
 -- The model as from_pretrained returns it, once it has its values.
 local function finished(where, folder, model, o, map)
   model.generation_config = folder
@@ -242,7 +268,8 @@ end
 ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
 function M.load(choose, name, opts)
   local where = type(choose) == "table" and choose.__name .. ".from_pretrained" or "from_pretrained"
-  local o = options.check(where, opts, OPTIONS)
+  local taken, keys = their_options.taken(where, opts, OPTIONS)
+  local o = options.check(where, taken, OPTIONS)
   check_map(where, o)
   options.value(where, "name", name, { "string" })
   local gguf = gguf_files.asked(where, name, o)
@@ -253,6 +280,7 @@ function M.load(choose, name, opts)
     fail("%s: %s holds a model of type '%s'; %s is of type '%s'", where, folder or name, given.model_type,
       Class.__name, Class.traits.model_type)
   end
+  their_options.into_config(where, keys, given, Class.traits.config, OPTIONS)
   local encoding = gguf or quantisation.of_model(where, folder, given, o.quantization_config)
   if o.dequantize and not encoding then
     fail("%s: dequantize: the weights of %s are plain numbers", where, name)

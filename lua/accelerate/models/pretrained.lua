@@ -13,6 +13,7 @@ local config = require "accelerate.models.config"
 local loading = require "accelerate.models.loading"
 local fs = require "accelerate.utils.fs"
 local class = require "accelerate.utils.class"
+local vocabulary = require "accelerate.models.vocabulary"
 
 local fail = options.fail
 
@@ -23,6 +24,7 @@ local M = { classes = {} }
 ---@field device string of the first parameter
 ---@field dtype string of the first parameter of floating numbers
 ---@field generation_config table? what generation_config.json holds
+---@field is_gradient_checkpointing boolean
 ---@field generate fun(self: accelerate.models.PreTrainedModel, input_ids: accelerate.Tensor|table,
 ---  opts?: table): any of models that write tokens: decoders, encoder-decoders
 local PreTrainedModel = nn.class("PreTrainedModel")
@@ -54,27 +56,83 @@ function PreTrainedModel.__index(self, key)
   return nn.Module.__index(self, key)
 end
 
-local function checkpoint_layers(self, on)
-  local names = {}
+-- The layers that are checkpointed, each by itself.
+local function checkpointed(self)
+  local names, list = {}, {}
   for _, name in ipairs(self._no_split_modules or {}) do
     names[name] = not name:find "Embeddings$" or nil
   end
-  local found = false
   for _, module in ipairs(self:modules()) do
-    if names[module.__name] then
-      checkpoint.module(module, on)
-      found = true
-    end
+    if names[module.__name] then list[#list + 1] = module end
   end
-  if not found then fail("gradient_checkpointing: %s has no layers that it knows", self.__name) end
+  return list
 end
+
+function FIELDS.is_gradient_checkpointing(self)
+  local layers = checkpointed(self)
+  return layers[1] ~= nil and checkpoint.is_on(layers[1])
+end
+
+local function checkpoint_layers(self, on)
+  local layers = checkpointed(self)
+  if #layers == 0 then fail("gradient_checkpointing: %s has no layers that it knows", self.__name) end
+  for _, module in ipairs(layers) do checkpoint.module(module, on) end
+end
+
+-- PyTorch's two ways give the same gradients, and are one here.
+local CHECKPOINTING = { gradient_checkpointing_kwargs = { "table", optional = true } }
+local WAYS = { use_reentrant = { "boolean", optional = true } }
 
 --- Computes what is inside the layers again in backward, where it is not kept for it: slower, and a
 --- layer's memory instead of all layers'. Gradients have the same bits.
-function PreTrainedModel:gradient_checkpointing_enable() checkpoint_layers(self, true) end
+---@param opts? { gradient_checkpointing_kwargs: { use_reentrant: boolean? } } changes nothing
+function PreTrainedModel:gradient_checkpointing_enable(opts)
+  local o = options.check("gradient_checkpointing_enable", opts, CHECKPOINTING)
+  options.check("gradient_checkpointing_kwargs", o.gradient_checkpointing_kwargs, WAYS)
+  checkpoint_layers(self, true)
+end
 
 --- Ends `gradient_checkpointing_enable`.
 function PreTrainedModel:gradient_checkpointing_disable() checkpoint_layers(self, false) end
+
+--- The layer that turns tokens into vectors; nil where the model reads none.
+---@return accelerate.nn.Embedding?
+function PreTrainedModel:get_input_embeddings() return (vocabulary.input(self)) end
+
+--- The layer that gives each token its score; nil where the model writes none.
+---@return accelerate.nn.Module?
+function PreTrainedModel:get_output_embeddings() return (vocabulary.output(self)) end
+
+--- Gives the model rows for another number of tokens: in its embeddings, its head and
+--- config.vocab_size. Rows that it had keep their values, and weights that were one stay one. The
+--- parameters are new ones: call it before an optimizer is made.
+---@param new_num_tokens integer? default: as many as there are
+---@param opts? { pad_to_multiple_of: integer, mean_resizing: boolean } pad_to_multiple_of: the
+---  number is rounded up; mean_resizing: rows of new tokens are the mean of the old rows with noise
+---  of a variance of 1e-9 of theirs (default); false: they are drawn as the architecture's are
+---@return accelerate.nn.Embedding the input embeddings
+function PreTrainedModel:resize_token_embeddings(new_num_tokens, opts)
+  return vocabulary.resize(self, new_num_tokens, opts)
+end
+
+--- Makes what the input embeddings give require gradients, also where they are frozen. Adapters and
+--- checkpointed layers train without it here.
+function PreTrainedModel:enable_input_require_grads() vocabulary.require_input_gradients(self) end
+
+--- Ends `enable_input_require_grads`.
+function PreTrainedModel:disable_input_require_grads() vocabulary.leave_input_gradients(self) end
+
+--- Returns the bytes of parameters and buffers, encoded ones as they rest.
+---@param opts? { return_buffers: boolean } default true; false: parameters alone
+---@return integer
+function PreTrainedModel:get_memory_footprint(opts)
+  local o = options.check("get_memory_footprint", opts, { return_buffers = { "boolean", default = true } })
+  local bytes = 0
+  for _, list in ipairs { self:parameters(), o.return_buffers and self:buffers() or {} } do
+    for _, t in ipairs(list) do bytes = bytes + t:numel() * t:element_size() end
+  end
+  return bytes
+end
 
 --- Makes a model with new weights.
 ---@param opts? table the configuration: keys of config.json; the others get Transformers' defaults
@@ -136,15 +194,24 @@ function M.inputs(self, inputs, opts, schema, main)
   return options.check(self.__name, given, schema)
 end
 
-local SAVE = { max_shard_size = { "number|string", default = "50GB" },
-  safe_serialization = { "boolean", default = true } }
+local SAVE = {
+  max_shard_size = { "number|string", default = "50GB" },
+  safe_serialization = { "boolean", default = true },
+  is_main_process = { "boolean", optional = true },
+  save_function = { "function", optional = true },
+  state_dict = { "table", optional = true },
+}
 
 --- Writes a folder that Transformers and `from_pretrained` open: config.json, the weights, and
 --- generation_config.json if the model has one. Only the main process writes.
 ---@param directory string made if it is not there
----@param opts? { max_shard_size: integer|string, safe_serialization: boolean } max_shard_size:
----  weights beyond it are cut into files with an index, default "50GB"; safe_serialization: false
----  for pytorch_model.bin, default model.safetensors
+---@param opts? { max_shard_size: integer|string, safe_serialization: boolean, is_main_process:
+---  boolean, save_function: fun(weights: table, path: string), state_dict: table<string,
+---  accelerate.Tensor> } max_shard_size: weights beyond it are cut into files with an index,
+---  default "50GB"; safe_serialization: false for pytorch_model.bin, default model.safetensors;
+---  is_main_process: whether this rank writes; save_function: what writes each file of
+---  pytorch_model.bin; state_dict: the weights, default the model's (of one whose values are cut
+---  over ranks accelerator:get_state_dict(model))
 function PreTrainedModel:save_pretrained(directory, opts)
   opts = options.check("save_pretrained", opts, SAVE)
   options.value("save_pretrained", "directory", directory, { "string" })
@@ -153,7 +220,9 @@ function PreTrainedModel:save_pretrained(directory, opts)
       "= true, "
       .. "makes them plain numbers", self._unsaved)
   end
-  if not require("accelerate.state").PartialState().is_main_process then return end
+  local writes = opts.is_main_process
+  if writes == nil then writes = require("accelerate.state").PartialState().is_main_process end
+  if not writes then return end
   local made, why = fs.make_dirs(directory)
   if not made then fail("save_pretrained: %s", why) end
   local written = {}
@@ -166,7 +235,7 @@ function PreTrainedModel:save_pretrained(directory, opts)
     require("accelerate.models.generation_options").write("save_pretrained", directory,
       self.generation_config)
   end
-  require("accelerate.weights").save_model(self, directory, opts)
+  require("accelerate.weights").save_model(self, directory, opts, opts.state_dict)
 end
 
 --- Makes all encoded weights plain numbers, layer by layer: they can be trained and saved as any.

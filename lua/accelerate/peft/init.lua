@@ -9,7 +9,12 @@ local configs = require "accelerate.peft.config"
 local model = require "accelerate.peft.model"
 local options = require "accelerate.utils.options"
 
-local M = { LoraConfig = configs.LoraConfig, PeftModel = model.PeftModel }
+--- PEFT's names of tasks: texts, as LoraConfig's task_type takes them.
+local TaskType = {}
+for _, name in ipairs { "SEQ_CLS", "SEQ_2_SEQ_LM", "CAUSAL_LM", "TOKEN_CLS", "QUESTION_ANS",
+  "FEATURE_EXTRACTION" } do TaskType[name] = name end
+
+local M = { LoraConfig = configs.LoraConfig, PeftModel = model.PeftModel, TaskType = TaskType }
 
 local OPTIONS = { adapter_name = { "string", default = "default" } }
 
@@ -24,12 +29,21 @@ function M.get_peft_model(base, config, opts)
   return model.PeftModel(base, config, o.adapter_name)
 end
 
---- Returns the parameters of a quantised model without gradients, ready for adapters: what is not
---- encoded computes in float32.
+local KBIT = { use_gradient_checkpointing = { "boolean", default = true },
+  gradient_checkpointing_kwargs = { "table", optional = true } }
+
+--- Returns a quantised model without gradients, ready for adapters: what is not encoded computes in
+--- float32, and layers are checkpointed.
 ---@param base accelerate.nn.Module
+---@param opts? { use_gradient_checkpointing: boolean, gradient_checkpointing_kwargs: table }
+---  use_gradient_checkpointing: default true, of models that have gradient_checkpointing_enable
 ---@return accelerate.nn.Module base
-function M.prepare_model_for_kbit_training(base)
+function M.prepare_model_for_kbit_training(base, opts)
+  local o = options.check("prepare_model_for_kbit_training", opts, KBIT)
   base:requires_grad_(false)
+  if o.use_gradient_checkpointing and base.gradient_checkpointing_enable then
+    base:gradient_checkpointing_enable { gradient_checkpointing_kwargs = o.gradient_checkpointing_kwargs }
+  end
   return base:float()
 end
 

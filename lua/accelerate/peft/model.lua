@@ -282,7 +282,7 @@ end
 -- ---- files --------------------------------------------------------------------------------------
 
 -- An adapter's tensors by the names of files.
-local function tensors_of(self, adapter)
+local function tensors_of(self, adapter, values)
   local dict, config = ordered.new(), self.peft_config[adapter]
   local trained = {}
   each(self, function(module)
@@ -298,19 +298,35 @@ local function tensors_of(self, adapter)
       and (config.bias == "all" or config.bias == "lora_only" and trained[p]) then
       name = path
     end
-    if name then dict[name] = p end
+    if name then
+      dict[name] = values and values[path] or p
+      if not core.is_tensor(dict[name]) then
+        fail("save_pretrained: state_dict: '%s' must be a tensor, got %s", path, options.show(dict[name]))
+      end
+    end
   end
   return dict
 end
 
+local SAVE = {
+  selected_adapters = { "list", optional = true },
+  is_main_process = { "boolean", optional = true },
+  state_dict = { "table", optional = true },
+}
+
 --- Writes adapters as PEFT does: adapter_config.json and adapter_model.safetensors; of an adapter
 --- that is not "default" into a folder of its name below. Only the main process writes.
 ---@param directory string made if it is not there
----@param opts? { selected_adapters: string[]? } default all
+---@param opts? { selected_adapters: string[], is_main_process: boolean, state_dict: table<string,
+---  accelerate.Tensor> } selected_adapters: default all; is_main_process: whether this rank writes;
+---  state_dict: the weights, default the model's (of one whose values are cut over ranks
+---  accelerator:get_state_dict(model))
 function PeftModel:save_pretrained(directory, opts)
-  local o = options.check("save_pretrained", opts, { selected_adapters = { "list", optional = true } })
+  local o = options.check("save_pretrained", opts, SAVE)
   options.value("save_pretrained", "directory", directory, { "string" })
-  if not require("accelerate.state").PartialState().is_main_process then return end
+  local writes = o.is_main_process
+  if writes == nil then writes = require("accelerate.state").PartialState().is_main_process end
+  if not writes then return end
   for _, name in ipairs(o.selected_adapters or ordered.sorted_keys(self.peft_config)) do
     if not self.peft_config[name] then fail("save_pretrained: there is no adapter %s", options.show(name)) end
     local folder = name == "default" and directory or fs.join(directory, name)
@@ -318,7 +334,7 @@ function PeftModel:save_pretrained(directory, opts)
     if not made then fail("save_pretrained: %s", why) end
     configs.write("save_pretrained", folder, self.peft_config[name])
     local list = {}
-    for key, t in ordered.pairs(tensors_of(self, name)) do
+    for key, t in ordered.pairs(tensors_of(self, name, o.state_dict)) do
       list[#list + 1] = { key, t:detach():contiguous() }
     end
     core.safetensors_save(fs.join(folder, "adapter_model.safetensors"), list, { format = "pt" })

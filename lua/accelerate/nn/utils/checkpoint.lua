@@ -291,6 +291,11 @@ function checkpoint.module(module, on)
   end
 end
 
+--- Returns whether `checkpoint.module` is on for a module.
+---@param module accelerate.nn.Module
+---@return boolean
+function checkpoint.is_on(module) return changed[module] ~= nil end
+
 --- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, and
 --- checkpoints all but the last one.
 ---@param functions accelerate.nn.Sequential|function[]
