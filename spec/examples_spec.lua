@@ -70,6 +70,7 @@ describe("examples", function()
       { "gpt2.lua", "--data", "--data /nowhere names no file" },
       { "nlp_example.lua", "--data_dir", "nlp_example.lua: --data_dir: /nowhere/train.tsv: No such file" },
       { "inference/embeddings.lua", "--texts", "embeddings.lua: --texts: /nowhere: No such file" },
+      { "inference/gguf.lua", "--model", "gguf.lua: --model: /nowhere: No such file" },
       { "cv_example.lua", "--data_dir", "cannot read the directory /nowhere/train" },
     } do
       local status, _, err = host.run { "examples/" .. case[1], case[2], "/nowhere" }

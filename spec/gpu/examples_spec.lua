@@ -34,6 +34,7 @@ local SHORT = {
   ["gan.lua"] = { { "--max_steps", "1" }, "of 8 clusters" },
   ["inference/distributed_generation.lua"] = { { "--max_steps", "1" }, "texts go on" },
   ["inference/embeddings.lua"] = { {}, "neighbours" },
+  ["inference/gguf.lua"] = { { "--max_steps", "1" }, "the whole model's" },
   ["inference/offload.lua"] = { { "--max_new_tokens", "2" }, "the tokens are those of the whole model" },
 }
 local FOUR_STEPS = { { "--max_steps", "4" }, "loss %d" }

@@ -169,6 +169,12 @@ CHECKS["inference/offload.lua"] = function(run, ranks)
   assert(out:find("the tokens are those of the whole model", 1, true), out)
 end
 
+CHECKS["inference/gguf.lua"] = function(run, ranks)
+  local out = falls(run, ranks, 150)
+  assert(out:find("  lm_head +disk\n") and out:find("  model.embed_tokens +cpu\n"), out)
+  assert(out:find("\nthe text goes on rightly, and is the whole model's\n$"), out)
+end
+
 -- The first games last 20 steps.
 CHECKS["reinforce.lua"] = function(run, ranks)
   local out = run(ranks, "--games", "50")
