@@ -33,8 +33,18 @@ local function guarded_to(self, ...)
 end
 
 local function undispatch(model)
-  model.to, model._undispatch = nil, nil
+  model.to, model._undispatch, model._copied = nil, nil, nil
   homes.bring_back(model)
+end
+
+-- The weights of a copy rest where they compute.
+local function mark_copy(main)
+  return function(copy)
+    local map = copy.hf_device_map
+    for name, place in ordered.pairs(map or {}) do
+      if place == "cpu" or place == "disk" then map[name] = main end
+    end
+  end
 end
 
 -- Arguments come to the device that computes, results go back to where the arguments were.
@@ -43,8 +53,8 @@ local function around(model, device, opts)
     skip_keys = opts.skip_keys }, { append = true })
 end
 
-local function mark(model)
-  model.to, model._undispatch = guarded_to, undispatch
+local function mark(model, main)
+  model.to, model._undispatch, model._copied = guarded_to, undispatch, mark_copy(main)
 end
 
 -- Calls visit(name, tensor, is_buffer, saved) for each tensor of a model once: parameters, then
@@ -168,7 +178,7 @@ local function dispatch(model, places, o)
   end)
   if #computing_devices(places, main) > 1 then move_arguments(model, places, main, o)
   elseif main ~= "cpu" or o.force_hooks then around(model, main, o) end
-  mark(model)
+  mark(model, main)
 end
 
 --- Spreads a model over devices as a map says. What is put on "cpu" while a GPU computes, and on
@@ -227,7 +237,7 @@ local function offload_all(model, device, with_buffers, put)
     elseif t.device ~= device then tensors.adopt(t, t:detach():to(device)) end
   end)
   around(model, device, {})
-  mark(model)
+  mark(model, device)
   return model
 end
 

@@ -3,6 +3,7 @@
 ---   local plugin = accelerate.GradientAccumulationPlugin{ num_steps = 4, sync_with_dataloader =
 ---     false }
 ---   local accelerator = accelerate.Accelerator{ gradient_accumulation_plugin = plugin }
+local classes = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local properties = require "accelerate.utils.properties"
@@ -70,6 +71,7 @@ local function record(name, spec)
       return ("%s(%s)"):format(name, table.concat(parts, ", "))
     end,
   })
+  class.__deepcopy = classes.copied
   return properties.callable(name, function(given)
     if given ~= nil and type(given) ~= "table" then
       fail("%s: expected a table of options, got %s", name, options.show(given))

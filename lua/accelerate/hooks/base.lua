@@ -13,6 +13,7 @@ local M = {}
 --- The base of hooks, which changes nothing.
 local ModelHook = class "ModelHook"
 ModelHook.no_grad = false
+ModelHook.__deepcopy = class.copied
 M.ModelHook = ModelHook
 
 --- Runs when the hook is put on a module.

@@ -58,6 +58,8 @@ end
 --- What cpu_offload_with_hook returns.
 local UserCpuOffloadHook = class "UserCpuOffloadHook"
 M.UserCpuOffloadHook = UserCpuOffloadHook
+-- It stands for another model, which is not copied with the one whose hook has it.
+function UserCpuOffloadHook:__deepcopy() return self end
 
 ---@param model accelerate.nn.Module
 ---@param hook accelerate.ModelHook

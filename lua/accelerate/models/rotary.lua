@@ -180,6 +180,15 @@ function Rotary:init(where, config, size, partial)
   self.renew = function(length) return (M.frequencies(where, config, size, length, partial)) end
 end
 
+-- A copy's angles follow its own calls. What they are in is replaced, and not written into, so both
+-- may have it.
+function Rotary:__deepcopy(_, seen)
+  local made = Rotary.__new(Rotary)
+  seen[self] = made
+  for name, value in next, self do made[name] = value end
+  return made
+end
+
 -- Two tables (rows, size): cosines of both halves; sines, those of the first half negative.
 local function tables(self, rows, dtype, device)
   local angles = core.arange(rows):double():view(rows, 1)

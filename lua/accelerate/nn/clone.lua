@@ -32,13 +32,15 @@ function Module.__deepcopy(self, copy, seen)
   values.forward = own_forward(self._values)
   computed.copy(self, made)
   hooks.copy(self, made)
+  local finish = values._copied -- what makes the copy of such a model what it says that it is
+  if finish then finish(made) end
   return made
 end
 
 --- Returns a copy that shares no tensor with the module: parameters, buffers and other attributes,
 --- modes, requires_grad and hooks are the original's; tied weights are tied in the copy. Gradients
---- are not copied, and a prepared model's copy is not prepared. Functions among attributes and
---- hooks are shared.
+--- are not copied, and a prepared model's copy is not prepared. The copy of an offloaded model has
+--- its weights where they compute. Functions among attributes and hooks are shared.
 ---@return accelerate.nn.Module
 function Module:clone() return deepcopy(self) end
 

@@ -35,8 +35,10 @@ end
 ---@return boolean
 function parameter.keeps_type(t) return of_one_type[t] == true end
 
--- Makes a tensor a parameter as it is: a copy of one.
-function parameter.mark(t) marked[t] = true end
+--- Makes a copy of a tensor what the tensor is: a parameter, one that keeps its type, or neither.
+---@param copy accelerate.Tensor
+---@param t accelerate.Tensor
+function parameter.mark_as(copy, t) marked[copy], of_one_type[copy] = marked[t], of_one_type[t] end
 
 -- The device that init_on_device is for, whether for buffers too, and whether one is set.
 local place

@@ -10,6 +10,7 @@ local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
 local options = require "accelerate.utils.options"
+local parameter = require "accelerate.nn.parameter"
 local positions = require "accelerate.utils.positions"
 local base = require "accelerate.optim.lr_scheduler.base"
 
@@ -115,7 +116,10 @@ local function pairs_of(averaged, model, what)
     end
     local own, current = t:detach(), model[i]:detach()
     if M.parts then own, current = M.parts.beside(t, model[i]) end
-    if own then list[#list + 1] = { own, current:to(own.device) } end
+    if own then
+      local is_code = parameter.is(t) and not core._is_float(t) and not t:is_complex()
+      list[#list + 1] = { own, current:to(own.device), is_code = is_code or parameter.keeps_type(t) }
+    end
   end
   return list
 end
@@ -145,11 +149,21 @@ local function average_each(fn, list, n)
   end
 end
 
+-- The pairs without codes of weights and the scales of codes, which are copied: there is no code
+-- between two others.
+local function without_codes(list)
+  local rest = {}
+  for _, pair in ipairs(list) do
+    if pair.is_code then pair[1]:copy_(pair[2]) else rest[#rest + 1] = pair end
+  end
+  return rest
+end
+
 local function update(self, model)
-  local list = pairs_of(self.module:parameters(), model:parameters(), "parameters")
+  local list = without_codes(pairs_of(self.module:parameters(), model:parameters(), "parameters"))
   local buffers = pairs_of(self.module:buffers(), model:buffers(), "buffers")
   if self.use_buffers then
-    for _, pair in ipairs(buffers) do list[#list + 1] = pair end
+    for _, pair in ipairs(without_codes(buffers)) do list[#list + 1] = pair end
   end
   local n = self.n_averaged:item()
   if n == 0 then

@@ -136,18 +136,18 @@ local function inverse(order) return order and order:argsort() end
 local function load(self, dict, prefix)
   if dict[prefix .. "qweight"] == nil then return end
   local rows, groups = self.out_features, math.ceil(self.in_features / self.group)
-  local words = take(dict, prefix .. "qweight", "int32", self.layout.weight_shape(self))
+  local words = take(dict, prefix .. "qweight", "int32", M.layouts[self.layout].weight_shape(self))
   local zeros = take(dict, prefix .. "qzeros", "int32", { groups, rows * self.bits / 32 })
   local scales = take(dict, prefix .. "scales", "float", { groups, rows })
   local order
-  if self.layout == GPTQ and dict[prefix .. "g_idx"] ~= nil then
+  if self.layout == "gptq" and dict[prefix .. "g_idx"] ~= nil then
     order = order_of(self, prefix .. "g_idx", take(dict, prefix .. "g_idx", "int32", { self.in_features }))
   end
   self.scale_dtype = scales.dtype
   self:register_buffer("order", order and order:to(words.device) or nil, { persistent = false })
   self:_take { name = self.encoding, size = self.size,
-    codes = reordered(self, self.layout.codes(self, words), order),
-    scales = scales:float():t():contiguous(), more = self.layout.zeros(self, zeros) }
+    codes = reordered(self, M.layouts[self.layout].codes(self, words), order),
+    scales = scales:float():t():contiguous(), more = M.layouts[self.layout].zeros(self, zeros) }
   dict[prefix .. "weight"] = self.weight:detach()
 end
 
@@ -155,10 +155,10 @@ local function save(self, dict, prefix)
   if self.weight.device == "meta" then return end
   local back = inverse(self.order)
   dict[prefix .. "weight"] = nil
-  dict[prefix .. "qweight"] = self.layout.words(self, reordered(self, self.weight:detach(), back))
-  dict[prefix .. "qzeros"] = self.layout.zero_words(self, self.more)
+  dict[prefix .. "qweight"] = M.layouts[self.layout].words(self, reordered(self, self.weight:detach(), back))
+  dict[prefix .. "qzeros"] = M.layouts[self.layout].zero_words(self, self.more)
   dict[prefix .. "scales"] = self.scales:t():contiguous():to(self.scale_dtype)
-  if self.layout == GPTQ then
+  if self.layout == "gptq" then
     local of_group = core.arange(self.in_features):floor_divide(self.group):to("int32"):to(self.weight.device)
     dict[prefix .. "g_idx"] = back and of_group:index_select(1, back) or of_group
   end
@@ -172,7 +172,7 @@ function PackedLinear:init(layer, o)
   local rows, cols = layer.out_features, layer.in_features
   local encoding = o.bits == 4 and "affine4" or "affine8"
   self.in_features, self.out_features = cols, rows
-  self.bits, self.offset, self.layout = o.bits, o.offset, M.layouts[o.method]
+  self.bits, self.offset, self.layout = o.bits, o.offset, o.method
   self.group = o.group_size > 0 and o.group_size or cols
   local size = o.group_size > 0 and o.group_size or layers.power_from(cols)
   local function empty(shape, dtype) return core.empty(shape, { dtype = dtype, device = "meta" }) end
@@ -191,7 +191,7 @@ end
 
 function PackedLinear:quantize()
   fail("PackedLinear: numbers are not encoded in %s; model:dequantize(), or from_pretrained with "
-    .. "dequantize = true, makes it a plain layer", self.layout == AWQ and "AWQ's form" or "GPTQ's form")
+    .. "dequantize = true, makes it a plain layer", self.layout == "awq" and "AWQ's form" or "GPTQ's form")
 end
 
 function PackedLinear:dequantize(dtype)

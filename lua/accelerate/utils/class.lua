@@ -133,6 +133,18 @@ function class.optional(Class, names)
   for name in names:gmatch "%S+" do optional[name] = true end
 end
 
+--- A `__deepcopy` of classes whose objects are copied field by field; see utils.deepcopy.
+---@param object table
+---@param copy fun(value: any, seen: table): any
+---@param seen table<any, any> originals and their copies
+---@return table
+function class.copied(object, copy, seen)
+  local made = setmetatable({}, getmetatable(object))
+  seen[object] = made
+  for key, value in next, object do rawset(made, key, copy(value, seen)) end
+  return made
+end
+
 --- Returns whether `value` is an instance of `Class`, or of a class derived from it.
 ---@param value any
 ---@param Class table

@@ -15,7 +15,7 @@ local function copy_tensor(t)
   if recipe then made = core._deferred_new(t.shape, t.dtype, t.device, recipe:copy()) -- drawn when it is used
   else made = t:detach():clone() end
   made.requires_grad = t.requires_grad
-  if parameter and parameter.is(t) then parameter.mark(made) end -- without nn there are none
+  if parameter then parameter.mark_as(made, t) end -- without nn there are no marks
   return made
 end
 

@@ -1,4 +1,5 @@
 --- JSON: reading, and writing with sorted keys.
+local class = require "accelerate.utils.class"
 local ordered = require "accelerate.utils.ordered"
 
 local M = {}
@@ -10,7 +11,7 @@ local function quote(text)
   return '"' .. text:gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
 end
 
-local List = {}
+local List = { __deepcopy = class.copied }
 
 --- Marks a table as a list: it is written as `[]` when it is empty.
 ---@param values any[]?

@@ -271,24 +271,27 @@ function checkpoint.with(opts, fn, ...)
   return Checkpoint(saved, core.zeros(1, { requires_grad = true }), unpack(args, 1, args.n))
 end
 
--- Modules that are checkpointed -> { own = the forward that the object had itself, or nil }.
+-- The forward of a checkpointed module -> { own = the one that the object had itself, or nil }. A
+-- copy of the module has it, too.
 local changed = setmetatable({}, { __mode = "k" })
 
 --- Checkpoints every forward pass of a module from now on; false: no longer.
 ---@param module accelerate.nn.Module
 ---@param on boolean
 function checkpoint.module(module, on)
-  if (changed[module] ~= nil) == on then return end
+  local own, forward = rawget(module, "_values").forward, module.forward
+  local former = own and changed[own]
+  if (former ~= nil) == on then return end
   if not on then
-    module.forward, changed[module] = changed[module].own, nil
+    module.forward = former.own
     return
   end
-  local forward = module.forward
-  changed[module] = { own = rawget(module, "_values").forward }
-  module.forward = function(...)
+  local function checkpointed(...)
     if not core.is_grad_enabled() then return forward(...) end
     return checkpoint.checkpoint(forward, ...)
   end
+  changed[checkpointed] = { own = own }
+  module.forward = checkpointed
 end
 
 --- Returns whether `checkpoint.module` is on for a module.
