@@ -149,7 +149,7 @@ describe("mixed_precision", function()
     local model = mlp()
     local optimizer = optim.SGD(model:parameters(), { lr = 1e-5 })
     model, optimizer = a:prepare(model, optimizer)
-    local chunk = parallel.replica_of(model).flats[1]
+    local chunk = parallel.record_of(model).flats[1]
     assert.are.equal("bfloat16", chunk.work.dtype)
     local x, y = tensor.randn(16, 20), tensor.randint(0, 4, 16)
     local loss_fn = nn.CrossEntropyLoss()

@@ -20,7 +20,7 @@ describe("flat parameters", function()
     local before, objects = {}, model:parameters()
     for i, p in ipairs(objects) do before[i] = p:totable() end
     assert.are.equal(model, accelerator:prepare(model))
-    local chunks = parallel.replica_of(model).flats
+    local chunks = parallel.record_of(model).flats
     assert.are.equal(1, #chunks)
     assert.are.same({ 0, 64, 128, 192 }, chunks[1].offsets)
     assert.are.equal(256, chunks[1].values:numel())
@@ -35,7 +35,7 @@ describe("flat parameters", function()
   it("take gradients in place, again and again", function()
     local model = nn.Linear(3, 2)
     accelerator:prepare(model)
-    local chunk = parallel.replica_of(model).flats[1]
+    local chunk = parallel.record_of(model).flats[1]
     model(core.ones(1, 3)):sum():backward()
     assert.are.same({ 1, 1 }, chunk.grads:narrow(1, 1, 2):totable())
     local grad = model.bias.grad
@@ -53,7 +53,7 @@ describe("flat parameters", function()
     b.weight = a.weight
     local model = nn.Sequential(a, b)
     accelerator:prepare(model)
-    assert.are.equal(3, #parallel.replica_of(model).flats[1].params)
+    assert.are.equal(3, #parallel.record_of(model).flats[1].params)
     model(core.ones(1, 4)):sum():backward()
     assert.are.equal(a.weight.grad, b.weight.grad)
   end)
@@ -63,7 +63,7 @@ describe("flat parameters", function()
     model[1].weight.requires_grad = false
     accelerator:prepare(model)
     local found = {}
-    for _, chunk in ipairs(parallel.replica_of(model).flats) do
+    for _, chunk in ipairs(parallel.record_of(model).flats) do
       found[#found + 1] = ("%s %d %s"):format(chunk.dtype, #chunk.params, tostring(chunk.trainable))
     end
     assert.are.same({ "float32 3 true", "float64 2 true", "float32 1 false" }, found)
@@ -77,12 +77,12 @@ describe("flat parameters", function()
     net, optimizer = accelerator:prepare(net, optimizer)
     net.later = nn.Linear(2, 2)
     optimizer:add_param_group { params = net.later:parameters() }
-    assert.are.equal(2, #parallel.replica_of(net).flats)
+    assert.are.equal(2, #parallel.record_of(net).flats)
     net.last = nn.Linear(2, 2)
     accelerator:prepare(net)
-    assert.are.equal(3, #parallel.replica_of(net).flats)
+    assert.are.equal(3, #parallel.record_of(net).flats)
     assert.are.equal(net, accelerator:prepare(net))
-    assert.are.equal(3, #parallel.replica_of(net).flats)
+    assert.are.equal(3, #parallel.record_of(net).flats)
   end)
 
   it("let their model go", function()
@@ -90,7 +90,7 @@ describe("flat parameters", function()
     do
       local model = nn.Linear(2, 2)
       weak[1] = accelerator:prepare(model)
-      weak[2] = parallel.replica_of(model)
+      weak[2] = parallel.record_of(model)
     end
     accelerator:free_memory()
     collectgarbage()

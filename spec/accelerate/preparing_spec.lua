@@ -83,7 +83,7 @@ describe("preparing", function()
     local model = nn.Linear(2, 2)
     local bias = model.bias
     assert.are.equal(model, accelerator:prepare_model(model, { evaluation_mode = true }))
-    assert.is_nil(parallel.replica_of(model))
+    assert.is_nil(parallel.record_of(model))
     assert.are.equal(bias, model.bias)
     assert.are.same({}, accelerator._models)
     ranks.ok(2, [[

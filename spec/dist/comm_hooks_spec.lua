@@ -30,7 +30,7 @@ local TRAIN = [[
     local model = network()
     local optimizer
     model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
-    local hook = parallel.replica_of(model).hook
+    local hook = parallel.record_of(model).hook
     if hook and not at_random then
       hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
     end

@@ -281,7 +281,7 @@ describe("training on GPUs of several ranks", function()
         core.no_grad(function() for i, p in ipairs(model:parameters()) do p:copy_(wave(p.shape, i)) end end)
         local optimizer
         model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.5 }))
-        parallel.replica_of(model).hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
+        parallel.record_of(model).hook.random = function(shape, dtype) return wave(shape, 3):to(dtype) end
         for t = 0, 5 do
           local x, y = wave({ 4, 16 }, 10 + t + 5 * rank):to(accelerator.device), wave({ 4, 8 },
             20 + t + 3 * rank):to(accelerator.device)

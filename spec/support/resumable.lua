@@ -129,8 +129,8 @@ local sum = 0
 local function add_parameters()
   for _, p in ipairs(model:parameters()) do sum = sum + (p:to("float64") * p:to("float64")):sum():item() end
 end
-local replica = require("accelerate.parallel.replica").of(model)
-if replica.plan then require("accelerate.parallel.sharded").summon(replica, false, nil, add_parameters)
+local record = require("accelerate.parallel.record").of(model)
+if record.plan then require("accelerate.parallel.sharded").summon(record, false, nil, add_parameters)
 else add_parameters() end
 for _, b in ipairs(model:buffers()) do sum = sum + b:to("float64"):sum():item() end
 io.write(("rank %d: %.17g %.17g %.17g %.17g %g\n"):format(accelerator.process_index, sum,

@@ -5,7 +5,7 @@ local float8 = require "accelerate.accelerator.float8"
 local kinds = require "accelerate.accelerator.types"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local replicas = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local scope = require "accelerate.utils.scope"
 local sharded = require "accelerate.parallel.sharded"
 
@@ -45,7 +45,7 @@ function Accelerator:save(object, path, ...)
 end
 
 -- Whether a prepared model's values are cut over ranks.
-local function is_cut(model) return sharded.cuts_values(replicas.of(model)) end
+local function is_cut(model) return sharded.cuts_values(records.of(model)) end
 
 --- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
 --- than max_shard_size. All ranks call it where the model's values are cut over them: rank 0

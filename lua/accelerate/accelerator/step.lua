@@ -286,7 +286,8 @@ local JOIN = { even_batches = { "boolean", optional = true } }
 local function join(self, joinables, opts, fn, ...)
   opts = options.check("join_uneven_inputs", opts, JOIN)
   if self._ranks == 1 then return fn(...) end
-  return require("accelerate.parallel.uneven_inputs").join(self, joinables, opts.even_batches, fn, ...)
+  local uneven_inputs = require "accelerate.parallel.replicated.uneven_inputs"
+  return uneven_inputs.join(self, joinables, opts.even_batches, fn, ...)
 end
 
 --- Runs fn(...) with ranks that may have different numbers of batches, and returns what it returns.

@@ -17,7 +17,7 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parallel = require "accelerate.parallel"
 local pieces = require "accelerate.parallel.sharded.pieces"
-local replicas = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local resharded = require "accelerate.checkpoint.resharded"
 local sharded = require "accelerate.checkpoint.sharded"
 local state = require "accelerate.state"
@@ -49,7 +49,7 @@ end
 ---@param models accelerate.nn.Module[]
 function M.note_local(models)
   for i, model in ipairs(models) do
-    if replicas.of(model).local_only then
+    if records.of(model).local_only then
       notice.main_once(
         "save_state: LocalSGD trains model %d: parameters and optimizer states that each rank " ..
         "has for itself are not saved but those of rank 0; a resumed run goes on from these on all ranks, " ..
@@ -84,7 +84,7 @@ end
 local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
     local name, strict = weights.listed(i, source.files), { strict = opts.strict ~= false }
-    if name and not replicas.of(model).shards then
+    if name and not records.of(model).shards then
       with_file(source, name, load_model, model, fs.join(source.path, name), strict)
     elseif not resharded.load_model(model, source, i, strict.strict) then
       fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
@@ -163,8 +163,8 @@ end
 local function windows_of(models)
   local list = {}
   for i, model in ipairs(models) do
-    local replica = replicas.of(model)
-    list[i] = { weight = replica.weight, divisor = replica.divisor, as_sums = replica.as_sums }
+    local record = records.of(model)
+    list[i] = { weight = record.weight, divisor = record.divisor, as_sums = record.as_sums }
   end
   return list
 end
@@ -180,8 +180,8 @@ end
 local function own_buffers(models, ranks)
   local list = {}
   for i, model in ipairs(models) do
-    local replica = replicas.of(model)
-    if ranks > 1 and replica.has_buffers and not replica.ddp.broadcast_buffers then
+    local record = records.of(model)
+    if ranks > 1 and record.has_buffers and not record.ddp.broadcast_buffers then
       for name, b in model:named_buffers() do list[("%d.%s"):format(i - 1, name)] = b end
     end
   end
@@ -356,9 +356,9 @@ end
 
 local function restore_windows(models, windows)
   for i, model in ipairs(models) do
-    local replica, saved = replicas.of(model), windows[i]
+    local record, saved = records.of(model), windows[i]
     if saved then
-      replica.weight, replica.divisor, replica.as_sums = saved.weight, saved.divisor, saved.as_sums
+      record.weight, record.divisor, record.as_sums = saved.weight, saved.divisor, saved.as_sums
     end
   end
 end

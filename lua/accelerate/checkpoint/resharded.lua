@@ -10,7 +10,7 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local pieces = require "accelerate.parallel.sharded.pieces"
-local replicas = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local sharded = require "accelerate.checkpoint.sharded"
 local weights = require "accelerate.weights"
 
@@ -100,14 +100,14 @@ function M.load_model(model, source, i, strict)
   local reader, prefix = open_model(source, i)
   if not reader then return false end
   local dict, piece_of, objects = model:state_dict { keep_vars = true }, {}, ordered.new()
-  local replica = replicas.of(model)
+  local record = records.of(model)
   local named = {}
-  for _, piece in ipairs(pieces.of_model(model, replica)) do
+  for _, piece in ipairs(pieces.of_model(model, record)) do
     piece_of[piece.param] = piece
     for _, name in ipairs(piece.names) do named[name] = piece end
   end
   check_model(reader, prefix, dict, piece_of, strict)
-  pieces.meet(replica)
+  pieces.meet(record)
   core.no_grad(function()
     for name, t in ordered.pairs(dict) do
       local piece = piece_of[t]
@@ -123,7 +123,7 @@ function M.load_model(model, source, i, strict)
   end)
   reader:close()
   if next(objects) ~= nil then model:load_state_dict(objects, { strict = false }) end
-  pieces.changed(replica)
+  pieces.changed(record)
   return true
 end
 

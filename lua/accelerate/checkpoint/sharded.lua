@@ -19,7 +19,7 @@ local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local pieces = require "accelerate.parallel.sharded.pieces"
-local replicas = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 
 local fail = options.fail
 
@@ -122,7 +122,7 @@ end
 -- The values of a model, of whose state dict hooks may have replaced some.
 local function model_values(accelerator, model, dict)
   local to, piece_of, named = values_for(accelerator), {}, {}
-  for _, piece in ipairs(pieces.of_model(model, replicas.of(model))) do
+  for _, piece in ipairs(pieces.of_model(model, records.of(model))) do
     piece_of[piece.param] = piece
     for _, name in ipairs(piece.names) do named[name] = piece end
   end

@@ -59,7 +59,7 @@ M.DistributedDataParallelKwargs = dataclasses._handler("DistributedDataParallelK
     end
     if self.comm_hook ~= "no" or next(self.comm_state_option) ~= nil then
       -- called for its errors: each prepared model gets a hook of its own
-      require("accelerate.parallel.comm_hooks").make(self)
+      require("accelerate.parallel.replicated.comm_hooks").make(self)
     end
   end,
 })

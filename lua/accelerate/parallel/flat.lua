@@ -33,10 +33,10 @@ local M = {}
 ---@field whole boolean? of a sharded model: its parameters are left as they are, and not managed
 ---@field former accelerate.Tensor[]? of a layout without values, until its pieces are written: what
 ---  its parameters were before
----@field cutter accelerate.Replica? the replica that cut it into buckets
+---@field cutter accelerate.ModelRecord? whose record cut it into buckets
 ---@field full function? the core calls it when a bucket is full
 
--- Number -> flat. The replicas of models hold the references.
+-- Number -> flat. The records of models hold the references.
 local by_number = setmetatable({}, { __mode = "v" })
 -- Parameters whose optimizer reduces and applies each gradient inside backward.
 local fused = setmetatable({}, { __mode = "k" })

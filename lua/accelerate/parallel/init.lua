@@ -2,11 +2,11 @@
 --- parameters in flat buffers (flat), the reduction of gradients in buckets (buckets, comm_hooks),
 --- weighted windows (windows), whether ranks still agree to the bit (identical), and ranks with
 --- different numbers of batches (uneven_inputs). This file runs one backward pass.
-local buckets = require "accelerate.parallel.buckets"
+local buckets = require "accelerate.parallel.replicated.buckets"
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
-local identical = require "accelerate.parallel.identical"
-local replica = require "accelerate.parallel.replica"
+local identical = require "accelerate.parallel.replicated.identical"
+local records = require "accelerate.parallel.record"
 local pieces = require "accelerate.parallel.sharded.pieces"
 local sharded = require "accelerate.parallel.sharded"
 require "accelerate.parallel.sharded.averages"
@@ -14,11 +14,11 @@ local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
 
 local M = {
-  replica_of = replica.of, prepare = replica.prepare, fuse = replica.fuse, reduce = replica.reduce,
-    mean_gradient = replica.mean_gradient,
-  flush = replica.flush, no_sync = replica.no_sync, with_sync = replica.with_sync,
-    local_only = replica.local_only,
-  average_parameters = replica.average_parameters, any_gradient = windows.any_gradient,
+  record_of = records.of, prepare = records.prepare, fuse = records.fuse, reduce = records.reduce,
+    mean_gradient = records.mean_gradient,
+  flush = records.flush, no_sync = records.no_sync, with_sync = records.with_sync,
+    local_only = records.local_only,
+  average_parameters = records.average_parameters, any_gradient = windows.any_gradient,
     open_window = windows.open_window,
   close_windows = windows.close_windows, check_identical = identical.check,
 }
@@ -27,7 +27,7 @@ local M = {
 --- order may differ between ranks; not with uneven inputs, where ranks announce each reduction
 --- first.
 local function may_overlap(one)
-  if one.no_sync_depth > 0 or one.local_only or not one.watched or replica.uneven_inputs then return false end
+  if one.no_sync_depth > 0 or one.local_only or not one.watched or records.uneven_inputs then return false end
   for _, flat in ipairs(one.flats) do
     if flat.device == "cpu" or flat.fused then return false end
   end
@@ -44,13 +44,13 @@ end
 ---@param due boolean whether the gradients are reduced in this pass or after it
 function M.begin(models, due)
   for _, model in ipairs(models) do
-    local one = replica.of(model)
-    one.begun_at, one.overlapping, one.records, one.reduced_at = replica.reached(one), false, false, nil
+    local one = records.of(model)
+    one.begun_at, one.overlapping, one.captures, one.reduced_at = records.reached(one), false, false, nil
     if one.delivers then sharded.expect(one, #models == 1 and delivers_now(one, due)) end
     if due and #models == 1 and not one.plan and state.PartialState().num_processes > 1
       and may_overlap(one) then
-      if one.recorded and not one.hook and not core.is_recording() then
-        one.records = true
+      if one.captured and not one.hook and not core.is_recording() then
+        one.captures = true
         return
       end
       one.overlapping = not one.ddp.static_graph or one.counted or false
@@ -64,21 +64,21 @@ end
 --- (accelerate.capture.model).
 ---@param model accelerate.nn.Module a prepared one
 function M.recorded_reduction(model)
-  local one = replica.of(model)
-  one.recorded = true
+  local one = records.of(model)
+  one.captured = true
   return {
-    due = function() return one.records or false end,
+    due = function() return one.captures or false end,
     run = function(pass)
       one.overlapping = not one.ddp.static_graph or one.counted or false
       one.counting = not one.overlapping
       buckets.expect(one, one.overlapping)
       pass()
-      replica.reduce(model)
+      records.reduce(model)
     end,
     replayed = function(reduces)
       one.replays = one.replays + 1  -- the core counts no gradients in a replay
-      one.records = false
-      one.reduced_at = reduces and replica.reached(one) or nil
+      one.captures = false
+      one.reduced_at = reduces and records.reached(one) or nil
     end,
   }
 end
@@ -93,20 +93,20 @@ function M.finish(models, sync, weight)
   local distributed = state.PartialState().num_processes > 1
   local single = #models == 1
   for _, model in ipairs(models) do
-    local one = replica.of(model)
-    local reached = single or (one.watched and replica.reached(one) ~= one.begun_at)
+    local one = records.of(model)
+    local reached = single or (one.watched and records.reached(one) ~= one.begun_at)
     if weight and reached then one.weight = one.weight + weight end
     local due = sync or not weight
     if due and one.local_only then
       if weight then windows.divide(model) end
     elseif delivers_now(one, due) and reached then
-      replica.reduce(model)
+      records.reduce(model)
       if due and weight then windows.divide(model) end
-    elseif due and one.no_sync_depth == 0 and (replica.is_touched(one) or (single and one.watched)) then
+    elseif due and one.no_sync_depth == 0 and (records.is_touched(one) or (single and one.watched)) then
       -- A replay has reduced what had arrived until then. What came behind it is each rank's own,
       -- and the mean of a mean stays what it is.
-      if distributed and one.reduced_at ~= replica.reached(one) then replica.reduce(model) end
-      replica.drop_touched(one)
+      if distributed and one.reduced_at ~= records.reached(one) then records.reduce(model) end
+      records.drop_touched(one)
       if weight then windows.divide(model) end
     end
     sharded.finish(one)
@@ -116,25 +116,25 @@ end
 --- Before an optimizer's step: see accelerate.parallel.sharded.
 ---@param models accelerate.nn.Module[]
 function M.steps(models)
-  for _, model in ipairs(models) do sharded.steps(replica.of(model)) end
+  for _, model in ipairs(models) do sharded.steps(records.of(model)) end
 end
 
 --- After an optimizer's step: see accelerate.parallel.sharded.
 ---@param models accelerate.nn.Module[]
 ---@param groups table[] its param_groups
 function M.stepped(models, groups)
-  for _, model in ipairs(models) do sharded.stepped(replica.of(model), groups) end
+  for _, model in ipairs(models) do sharded.stepped(records.of(model), groups) end
 end
 
 --- Returns this rank's pieces of a prepared model's parameters; see
 --- accelerate.parallel.sharded.pieces.
 ---@param model accelerate.nn.Module
 ---@return accelerate.Piece[]
-function M.pieces_of(model) return pieces.of_model(model, replica.of(model)) end
+function M.pieces_of(model) return pieces.of_model(model, records.of(model)) end
 
 --- After pieces of a prepared model were written.
 ---@param model accelerate.nn.Module
-function M.pieces_changed(model) pieces.changed(replica.of(model)) end
+function M.pieces_changed(model) pieces.changed(records.of(model)) end
 
 --- Returns this rank's pieces of an optimizer's states.
 ---@param optimizer accelerate.optim.Optimizer
@@ -145,7 +145,7 @@ function M.state_pieces(optimizer) return pieces.of_optimizer(optimizer) end
 --- one; see accelerate.parallel.sharded.
 ---@param model accelerate.nn.Module
 function M.summon(model, write, from, fn, ...)
-  local one = replica.of(model)
+  local one = records.of(model)
   if not one then return sharded.gather(model:parameters(), write, from, fn, ...) end
   if not one.plan then return fn(...) end
   return sharded.summon(one, write, from, fn, ...)

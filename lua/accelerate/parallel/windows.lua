@@ -3,22 +3,22 @@
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
-local replicas = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local state = require "accelerate.state"
 
 local fail = options.fail
 
 local M = {}
 
-local function scale(replica, factor)
-  for _, flat in ipairs(replica.flats) do flat.layout:scale_grads(factor) end
+local function scale(record, factor)
+  for _, flat in ipairs(record.flats) do flat.layout:scale_grads(factor) end
 end
 
 --- Returns whether any parameter of these models has a gradient.
 ---@param models accelerate.nn.Module[]
 function M.any_gradient(models)
   for _, model in ipairs(models) do
-    for _, flat in ipairs(replicas.of(model).flats) do
+    for _, flat in ipairs(records.of(model).flats) do
       if flat.layout:has_grad() then return true end
     end
   end
@@ -29,14 +29,14 @@ end
 ---@param models accelerate.nn.Module[]
 function M.open_window(models)
   for _, model in ipairs(models) do
-    local replica = replicas.of(model)
-    replicas.watch(replica)
-    if replica.weight > 0 or replica.divisor > 0 then
+    local record = records.of(model)
+    records.watch(record)
+    if record.weight > 0 or record.divisor > 0 then
       if not M.any_gradient { model } then
-        replica.weight, replica.divisor = 0, 0  -- gradients were cleared by hand: a new window
-      elseif replica.divisor > 0 and not replica.as_sums then
-        scale(replica, replica.divisor)
-        replica.as_sums = true
+        record.weight, record.divisor = 0, 0  -- gradients were cleared by hand: a new window
+      elseif record.divisor > 0 and not record.as_sums then
+        scale(record, record.divisor)
+        record.as_sums = true
       end
     end
   end
@@ -46,27 +46,27 @@ end
 --- of weights.
 ---@param model accelerate.nn.Module
 function M.divide(model)
-  local replica = replicas.of(model)
-  local uneven_inputs = replicas.uneven_inputs
-  if uneven_inputs and not replica.local_only then uneven_inputs:announce("divide", model) end
-  local mine = replica.weight
-  if not replica.local_only and state.PartialState().num_processes > 1 then
+  local record = records.of(model)
+  local uneven_inputs = records.uneven_inputs
+  if uneven_inputs and not record.local_only then uneven_inputs:announce("divide", model) end
+  local mine = record.weight
+  if not record.local_only and state.PartialState().num_processes > 1 then
     mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
   end
-  local total = replica.divisor + mine
+  local total = record.divisor + mine
   if not (total > 0) then
     fail("backward: the weights of this window sum to %g on all ranks; expected more than 0", total)
   end
-  scale(replica, 1 / total)
-  replica.weight, replica.divisor, replica.as_sums = 0, total, false
+  scale(record, 1 / total)
+  record.weight, record.divisor, record.as_sums = 0, total, false
 end
 
 --- Forgets the open window of a weighted backward pass.
 ---@param model accelerate.nn.Module
 function M.drop_window(model)
-  local replica = replicas.of(model)
-  replica.weight, replica.divisor, replica.as_sums = 0, 0, false
-  replicas.drop_touched(replica)
+  local record = records.of(model)
+  record.weight, record.divisor, record.as_sums = 0, 0, false
+  records.drop_touched(record)
 end
 
 --- Ends the windows of models whose gradients an optimizer has applied.
@@ -81,9 +81,9 @@ function M.close_windows(models, groups)
     end
   end
   for _, model in ipairs(models) do
-    local replica = replicas.of(model)
-    for _, flat in ipairs(replica.flats) do
-      if applied[flat] then replica.weight, replica.divisor, replica.as_sums = 0, 0, false end
+    local record = records.of(model)
+    for _, flat in ipairs(record.flats) do
+      if applied[flat] then record.weight, record.divisor, record.as_sums = 0, 0, false end
     end
   end
 end

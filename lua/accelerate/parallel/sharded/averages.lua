@@ -2,7 +2,7 @@
 --- rank averages its parts.
 local core = require "accelerate.core"
 local pieces = require "accelerate.parallel.sharded.pieces"
-local replica = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local sharded = require "accelerate.parallel.sharded"
 local swa_utils = require "accelerate.optim.swa_utils"
 
@@ -13,7 +13,7 @@ local M = {}
 ---@param model accelerate.nn.Module
 ---@return accelerate.nn.Module?
 function M.clone(model)
-  local one = replica.of(model)
+  local one = records.of(model)
   if not one or not one.plan then return nil end
   local copy = sharded.summon(one, nil, nil, model.clone, model)
   local params = model:parameters()
@@ -21,7 +21,7 @@ function M.clone(model)
     p.requires_grad = false
     sharded.group_like(p, params[i]) -- so that this rank has the same elements of both
   end
-  replica.prepare(copy, nil, one.plan)
+  records.prepare(copy, nil, one.plan)
   return copy
 end
 
@@ -44,7 +44,7 @@ end
 ---@param averaged accelerate.nn.Module
 ---@param fn function
 function M.write(averaged, fn)
-  local one = replica.of(averaged)
+  local one = records.of(averaged)
   if not one or not one.plan then return fn() end
   pieces.meet(one)
   fn()

@@ -1,16 +1,13 @@
 --- Sharded training: buffers of a model's layouts are cut over ranks (host/flat.h, ax_home).
 ---
---- A replica (accelerate.parallel.replica) whose `plan` cuts something follows its backward passes
---- as any other does. It differs in
+--- A prepared model (accelerate.parallel.record) whose `plan` cuts something follows its backward
+--- passes as any other does. It differs in
 ---   layouts      one for each unit (division.lua), cut over the ranks of `shards.group`; where
----                values
----                are cut, no rank has them whole (values.lua)
----   reductions   of gradients that are cut: each unit's are delivered to the ranks' parts as soon
----                as
----                the unit has all of a pass, in the order of the layouts; also inside no_sync
+---                values are cut, no rank has them whole (values.lua)
+---   reductions   of gradients that are cut: each unit's are delivered to the ranks' parts once the
+---                unit has all of a pass, in the order of the layouts; also inside no_sync
 ---   steps        an optimizer steps this rank's pieces; then parts of whole values are exchanged,
----                and
----                whole copies of values that are cut are out of date and freed
+---                and whole copies of values that are cut are out of date and freed
 --- The model's parameters stay the objects they were, with their names and whole shapes.
 local core = require "accelerate.core"
 local distributed = require "accelerate.distributed"
@@ -62,10 +59,10 @@ function M.applies(plan)
   return plan ~= nil and (state.PartialState().num_processes > 1 and cuts(plan) or places.applies(plan))
 end
 
---- Returns whether a replica's values are cut over ranks.
----@param replica accelerate.Replica?
-function M.cuts_values(replica)
-  return replica ~= nil and replica.plan ~= nil and is_cut(replica.plan, "values")
+--- Returns whether a prepared model's values are cut over ranks.
+---@param record accelerate.ModelRecord?
+function M.cuts_values(record)
+  return record ~= nil and record.plan ~= nil and is_cut(record.plan, "values")
 end
 
 --- Refuses the parts of a plan that are not there.
@@ -82,17 +79,17 @@ local function check(plan, handler)
   end
 end
 
---- Prepares a replica for its layouts. Called once, before they are made.
----@param replica accelerate.Replica
+--- Prepares a model for its layouts. Called once, before they are made.
+---@param record accelerate.ModelRecord
 ---@param model accelerate.nn.Module
 ---@param plan accelerate.ShardingPlan
 ---@param handler accelerate.DistributedDataParallelKwargs?
-function M.begin(replica, model, plan, handler)
+function M.begin(record, model, plan, handler)
   check(plan, handler)
-  replica.plan, replica.shards = plan, groups_of(plan)
-  replica.delivers = is_cut(plan, "gradients")
-  replica.units, replica.unit_of = division.divide(model, plan.units and plan.units(model) or {})
-  replica.ignored = plan.ignored and plan.ignored(model) or {}
+  record.plan, record.shards = plan, groups_of(plan)
+  record.delivers = is_cut(plan, "gradients")
+  record.units, record.unit_of = division.divide(model, plan.units and plan.units(model) or {})
+  record.ignored = plan.ignored and plan.ignored(model) or {}
 end
 
 -- The half type that a layout's values are gathered in; nil: their own type.
@@ -107,47 +104,47 @@ local function names_of(model)
   return names
 end
 
-local function unit_of(replica, flat) return replica.unit_of[flat.params[1]] or replica.units[1] end
+local function unit_of(record, flat) return record.unit_of[flat.params[1]] or record.units[1] end
 
 -- Of a model that is not cut, where a layout rests is decided before its gradients are made.
-local function rest_whole(replica, flat, names)
-  if replica.ignored[flat.params[1]] then return end
-  division.name(unit_of(replica, flat), flat, names)
-  places.rest(replica.plan, flat, false)
+local function rest_whole(record, flat, names)
+  if record.ignored[flat.params[1]] then return end
+  division.name(unit_of(record, flat), flat, names)
+  places.rest(record.plan, flat, false)
 end
 
 --- Cuts layouts that were made. All ranks have rank 0's values afterwards.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@param model accelerate.nn.Module
 ---@param made accelerate.Flat[]
-function M.cut(replica, model, made)
-  local plan, names, bare = replica.plan, names_of(model), {}
+function M.cut(record, model, made)
+  local plan, names, bare = record.plan, names_of(model), {}
   for _, flat in ipairs(cuts(plan) and made or {}) do
-    local unit = unit_of(replica, flat)
-    flat.whole = replica.ignored[flat.params[1]] or false
+    local unit = unit_of(record, flat)
+    flat.whole = record.ignored[flat.params[1]] or false
     if not flat.whole then
       division.name(unit, flat, names)
       places.rest(plan, flat, true)
-      flat.layout:cut_over(replica.shards.group._handle, replica.shards.copies
-        and replica.shards.copies._handle,
+      flat.layout:cut_over(record.shards.group._handle, record.shards.copies
+        and record.shards.copies._handle,
         is_cut(plan, "values"), is_cut(plan, "gradients"), gathered_type(plan, flat))
       flat.cut, flat.cut_values = true, is_cut(plan, "values")
       if flat.former then
         bare[#bare + 1] = flat
         if flat.trainable then flat_buffers.give_grads(flat) end
       end
-      flat.shared, flat.group = flat.layout:is_shared(), replica.shards.group
-      replica.shared = replica.shared or flat.shared
-      replica.gathers = replica.gathers or flat.cut_values and not flat.shared
+      flat.shared, flat.group = flat.layout:is_shared(), record.shards.group
+      record.shared = record.shared or flat.shared
+      record.gathers = record.gathers or flat.cut_values and not flat.shared
       flat.delivers = is_cut(plan, "gradients") and flat.trainable
       unit.flats[#unit.flats + 1] = flat
     end
   end
   values.fill(bare)
-  pieces.meet(replica)
-  if replica.gathers and not replica.installed then
-    replica.installed = true
-    division.install(replica.units, plan.reshard_after_forward)
+  pieces.meet(record)
+  if record.gathers and not record.installed then
+    record.installed = true
+    division.install(record.units, plan.reshard_after_forward)
   end
   if places.applies(plan) then core.empty_cache() end -- the memory of its former buffers is given back
 end
@@ -164,26 +161,26 @@ function M.group_like(p, other)
   like[p] = flat and flat.number
 end
 
---- Returns how the parameters of a replica are divided into layouts.
----@param replica accelerate.Replica
+--- Returns how the parameters of a model are divided into layouts.
+---@param record accelerate.ModelRecord
 ---@param model accelerate.nn.Module
-function M.units_of(replica, model)
-  local names = not cuts(replica.plan) and names_of(model)
-  return { made = names and function(flat) rest_whole(replica, flat, names) end or nil,
-    cuts = cuts(replica.plan), parts = replica.shards.group.size, key = function(p)
-    if replica.ignored[p] then return " ignored" end
-    return " " .. (replica.unit_of[p] or replica.units[1]).name .. (like[p] and " like " .. like[p] or "")
-  end, bare = function(p) return is_cut(replica.plan, "values") and not replica.ignored[p] end }
+function M.units_of(record, model)
+  local names = not cuts(record.plan) and names_of(model)
+  return { made = names and function(flat) rest_whole(record, flat, names) end or nil,
+    cuts = cuts(record.plan), parts = record.shards.group.size, key = function(p)
+    if record.ignored[p] then return " ignored" end
+    return " " .. (record.unit_of[p] or record.units[1]).name .. (like[p] and " like " .. like[p] or "")
+  end, bare = function(p) return is_cut(record.plan, "values") and not record.ignored[p] end }
 end
 
 -- ---- gradients ----------------------------------------------------------------------------------
 
 -- In the order of delivery. The model's own unit has what comes first and last in a forward pass,
 -- so that its gradients are the last to be complete: the others must not wait for it.
-local function trained(replica)
+local function trained(record)
   local list, own = {}, {}
-  for _, flat in ipairs(replica.flats) do
-    local unit = unit_of(replica, flat)
+  for _, flat in ipairs(record.flats) do
+    local unit = unit_of(record, flat)
     local into = unit.root and own or list
     if not flat.whole and (flat.trainable or flat_buffers.has_thawed(flat)) then into[#into + 1] = flat end
   end
@@ -210,26 +207,26 @@ end
 
 --- Prepares a backward pass: with `overlapping`, units that have all gradients of the pass are
 --- delivered inside it.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@param overlapping boolean
-function M.expect(replica, overlapping)
-  local list, full = trained(replica), {}
+function M.expect(record, overlapping)
+  local list, full = trained(record), {}
   refuse_summoned(list, "backward")
-  replica.delivered, replica.late = 0, {}
+  record.delivered, record.late = 0, {}
   local function arrived(i, late)
     full[i] = true
-    if late and i <= replica.delivered then replica.late[i] = true end
-    while full[replica.delivered + 1] do
-      local flat = list[replica.delivered + 1]
+    if late and i <= record.delivered then record.late[i] = true end
+    while full[record.delivered + 1] do
+      local flat = list[record.delivered + 1]
       if flat.layout:is_watched(1) then return end
-      deliver(flat, replica.plan.reduce_dtype)
-      replica.delivered = replica.delivered + 1
+      deliver(flat, record.plan.reduce_dtype)
+      record.delivered = record.delivered + 1
     end
   end
   for i, flat in ipairs(list) do
-    if flat.cutter ~= replica then
+    if flat.cutter ~= record then
       flat.layout:cut { #flat.params }
-      flat.cutter = replica
+      flat.cutter = record
     end
     flat.full = function(_, late) arrived(i, late) end
     flat.layout:expect(overlapping and flat.full or nil)
@@ -239,58 +236,58 @@ end
 
 -- Reading the agreement of ranks waits for the device, and a unit that some ranks deliver
 -- twice is rare: on a GPU only where parts of the model are computed again in backward.
-local function asks_for_late(replica, presence)
-  replica.had_late = replica.had_late or next(replica.late) ~= nil
-  return presence.device == "cpu" or replica.had_late or replica.plan.activation_checkpointing
+local function asks_for_late(record, presence)
+  record.had_late = record.had_late or next(record.late) ~= nil
+  return presence.device == "cpu" or record.had_late or record.plan.activation_checkpointing
 end
 
 --- Delivers what has not been yet, and makes ranks agree about parameters without a gradient, and
 --- about units that got another gradient on some rank after their delivery. A collective.
----@param replica accelerate.Replica
-function M.reduce(replica)
-  local list, layouts, first = trained(replica), {}, { 1 }
+---@param record accelerate.ModelRecord
+function M.reduce(record)
+  local list, layouts, first = trained(record), {}, { 1 }
   for i, flat in ipairs(list) do
     flat.layout:ignore()
     layouts[i], first[i + 1] = flat.layout, first[i] + #flat.params
   end
   if #list == 0 then return end
-  replica.late = replica.late or {}
-  for i = (replica.delivered or 0) + 1, #list do deliver(list[i], replica.plan.reduce_dtype) end
+  record.late = record.late or {}
+  for i = (record.delivered or 0) + 1, #list do deliver(list[i], record.plan.reduce_dtype) end
   local presence = core.flat_presence(layouts)
-  for i in pairs(replica.late) do presence[first[i]] = 2 end
+  for i in pairs(record.late) do presence[first[i]] = 2 end
   core.dist.all_reduce(presence, "max")
   core.flat_adopt(layouts, presence)
-  if asks_for_late(replica, presence) then
+  if asks_for_late(record, presence) then
     presence = presence:cpu()
     for i, flat in ipairs(list) do
-      if presence[first[i]]:item() == 2 then deliver(flat, replica.plan.reduce_dtype) end
+      if presence[first[i]]:item() == 2 then deliver(flat, record.plan.reduce_dtype) end
     end
   end
-  replica.delivered, replica.late = 0, {}
+  record.delivered, record.late = 0, {}
 end
 
 --- Ends a backward pass: whole copies of values are freed.
----@param replica accelerate.Replica
-function M.finish(replica)
-  if not replica.plan then return end
-  for _, flat in ipairs(replica.flats) do
+---@param record accelerate.ModelRecord
+function M.finish(record)
+  if not record.plan then return end
+  for _, flat in ipairs(record.flats) do
     if flat.cut_values then flat.layout:drop_values() end
   end
 end
 
 --- Before an optimizer's step.
----@param replica accelerate.Replica
-function M.steps(replica)
-  if not replica.plan then return end
-  refuse_summoned(replica.flats, "step")
-  pieces.meet(replica)
+---@param record accelerate.ModelRecord
+function M.steps(record)
+  if not record.plan then return end
+  refuse_summoned(record.flats, "step")
+  pieces.meet(record)
 end
 
 --- After an optimizer's step: gives all ranks the values that each has stepped.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@param groups table[] the optimizer's param_groups
-function M.stepped(replica, groups)
-  if not replica.plan then return end
+function M.stepped(record, groups)
+  if not record.plan then return end
   local moved = {}
   for _, group in ipairs(groups) do
     for _, p in ipairs(group.params) do
@@ -298,11 +295,11 @@ function M.stepped(replica, groups)
       if flat then moved[flat] = true end
     end
   end
-  for _, flat in ipairs(replica.flats) do
+  for _, flat in ipairs(record.flats) do
     if flat.cut_values then flat.layout:drop_values()
     elseif moved[flat] and not flat.whole then flat.layout:spread() end
   end
-  pieces.meet(replica)
+  pieces.meet(record)
 end
 
 -- ---- the whole model ----------------------------------------------------------------------------
@@ -332,15 +329,15 @@ end
 
 --- Runs fn(...) with the model's values whole on every rank, and returns what it returns. A
 --- collective, also inside: no rank may leave early.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@param write boolean? whether edits are taken back; nil: there are none; ranks must have made the
 ---  same ones, or give `from`
 ---@param from integer? the rank whose values all ranks take before
 ---@param fn function
 ---@return any ...
-function M.summon(replica, write, from, fn, ...)
+function M.summon(record, write, from, fn, ...)
   local flats = {}
-  for _, flat in ipairs(replica.flats) do
+  for _, flat in ipairs(record.flats) do
     if flat.cut_values then flats[#flats + 1] = flat end
   end
   return with_whole(flats, write, from, fn, ...)

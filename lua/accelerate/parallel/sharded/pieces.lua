@@ -40,11 +40,11 @@ end
 
 --- Returns this rank's pieces of a prepared model's parameters, in the order of the model.
 ---@param model accelerate.nn.Module
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@return accelerate.Piece[]
-function M.of_model(model, replica)
+function M.of_model(model, record)
   local list, known = {}, {}
-  local copies = replica.shards and replica.shards.copies
+  local copies = record.shards and record.shards.copies
   for name, p in model:named_parameters { remove_duplicate = false } do
     local piece = known[p]
     if piece then piece.names[#piece.names + 1] = name
@@ -81,17 +81,17 @@ end
 
 --- Waits for the ranks that have one copy of the values with this one, where there are such: none
 --- reads values while another one writes its part.
----@param replica accelerate.Replica
-function M.meet(replica)
-  if replica.shared then core.dist.barrier(replica.shards.group._handle) end
+---@param record accelerate.ModelRecord
+function M.meet(record)
+  if record.shared then core.dist.barrier(record.shards.group._handle) end
 end
 
 --- After pieces were written on all ranks: edits of the parameters are counted, and whole copies
 --- are freed. `meet` comes before the first is written.
----@param replica accelerate.Replica
-function M.changed(replica)
-  M.meet(replica)
-  for _, flat in ipairs(replica.flats) do
+---@param record accelerate.ModelRecord
+function M.changed(record)
+  M.meet(record)
+  for _, flat in ipairs(record.flats) do
     if flat.cut_values then flat.layout:drop_values() end
     flat.layout:touch()
   end

@@ -9,10 +9,10 @@
 --- gradient. It travels in the all_reduce of the gradients, so ranks agree about parameters that
 --- only some of them used. Such a parameter counts as zero on the other ranks; a parameter that no
 --- rank used keeps no gradient. On GPUs reductions overlap with backward
---- (accelerate.parallel.buckets).
+--- (accelerate.parallel.replicated.buckets).
 local agreement = require "accelerate.parallel.agreement"
-local buckets = require "accelerate.parallel.buckets"
-local comm_hooks = require "accelerate.parallel.comm_hooks"
+local buckets = require "accelerate.parallel.replicated.buckets"
+local comm_hooks = require "accelerate.parallel.replicated.comm_hooks"
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
@@ -24,9 +24,9 @@ local fail = options.fail
 
 local M = {}
 
-local prepared = 0  -- models on ranks so far; equal on all ranks, since preparing is collective
+local numbered = 0  -- models on ranks so far; equal on all ranks, since preparing is collective
 
----@class accelerate.Replica state of a prepared model
+---@class accelerate.ModelRecord state of a prepared model
 ---@field flats accelerate.Flat[]
 ---@field no_sync_depth integer number of open no_sync scopes
 ---@field touched boolean a backward pass outside no_sync reached a parameter since the last
@@ -51,8 +51,8 @@ local prepared = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field overlapping boolean whether full buckets of the current backward pass are reduced at once
 ---@field counting boolean static_graph: whether the current pass counts how often each parameter is
 ---  reached
----@field recorded boolean? its backward passes are recorded (dynamo_backend = "cudagraphs")
----@field records boolean? whether a recording may contain the current pass's reduction
+---@field captured boolean? its backward passes are recorded (dynamo_backend = "cudagraphs")
+---@field captures boolean? whether a recording may contain the current pass's reduction
 ---@field replays integer number of replayed backward passes
 ---@field reduced_at integer? how many gradients had arrived when a replay reduced them
 ---@field counted boolean? static_graph: whether a pass has counted
@@ -65,48 +65,48 @@ local prepared = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field unreached string? static_graph: names of the parameters without a gradient at the first
 ---  reduction
 
--- Model -> replica. A replica refers to tensors, never to its model, so the weak key does its work.
-local replicas = setmetatable({}, { __mode = "k" })
+-- Model -> record. A record refers to tensors, never to its model, so the weak key does its work.
+local records = setmetatable({}, { __mode = "k" })
 
----@return accelerate.Replica?
-function M.of(model) return replicas[model] end
+---@return accelerate.ModelRecord?
+function M.of(model) return records[model] end
 
---- Set while ranks may run different numbers of batches (accelerate.parallel.uneven_inputs). Every
---- reduction is announced to it.
+--- Set while ranks may run different numbers of batches
+--- (accelerate.parallel.replicated.uneven_inputs). Every reduction is announced to it.
 ---@type accelerate.UnevenInputs?
 M.uneven_inputs = nil
 
 -- ---- which parameters backward passes have reached ----------------------------------------------
 
 --- Returns how many gradients backward passes have brought so far. The core counts them.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@return integer
-function M.reached(replica)
-  local count = replica.replays
-  for _, flat in ipairs(replica.flats) do count = count + flat.layout:reached() end
+function M.reached(record)
+  local count = record.replays
+  for _, flat in ipairs(record.flats) do count = count + flat.layout:reached() end
   return count
 end
 
 --- Returns whether a backward pass outside no_sync has reached a parameter since the last
 --- reduction.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@return boolean
-function M.is_touched(replica)
-  return replica.watched
-    and (replica.touched or (replica.no_sync_depth == 0 and M.reached(replica) ~= replica.mark))
+function M.is_touched(record)
+  return record.watched
+    and (record.touched or (record.no_sync_depth == 0 and M.reached(record) ~= record.mark))
 end
 
 --- Marks all gradients so far as handled.
-local function untouch(replica)
-  replica.touched, replica.mark = false, M.reached(replica)
+local function untouch(record)
+  record.touched, record.mark = false, M.reached(record)
 end
 
 --- Runs `fn` at another depth of no_sync scopes.
-local function at_depth(replica, depth, fn, ...)
-  local former = replica.no_sync_depth
+local function at_depth(record, depth, fn, ...)
+  local former = record.no_sync_depth
   local function change(to)
-    replica.touched = M.is_touched(replica)  -- must come first: it reads the old depth
-    replica.no_sync_depth, replica.mark = to, M.reached(replica)
+    record.touched = M.is_touched(record)  -- must come first: it reads the old depth
+    record.no_sync_depth, record.mark = to, M.reached(record)
   end
   return scope.run(function() change(depth) end, function() change(former) end, fn, ...)
 end
@@ -129,21 +129,21 @@ local function share_values(model, made)
   share_buffers(model)
 end
 
---- Starts following the replica's backward passes if it has parameters to train.
-function M.watch(replica)
-  if replica.watched then return end
-  for _, flat in ipairs(replica.flats) do replica.watched = replica.watched or flat.layout:wants_grad() end
-  replica.mark = M.reached(replica)
+--- Starts following the record's backward passes if it has parameters to train.
+function M.watch(record)
+  if record.watched then return end
+  for _, flat in ipairs(record.flats) do record.watched = record.watched or flat.layout:wants_grad() end
+  record.mark = M.reached(record)
 end
 
 -- ---- preparing ----------------------------------------------------------------------------------
 
 --- Reads how to reduce the model's gradients.
-local function configure(replica, handler)
-  replica.ddp = { broadcast_buffers = true, static_graph = false, all_used = false }
+local function configure(record, handler)
+  record.ddp = { broadcast_buffers = true, static_graph = false, all_used = false }
   if not handler then return end
-  replica.hook = comm_hooks.make(handler)
-  replica.ddp = {
+  record.hook = comm_hooks.make(handler)
+  record.ddp = {
     broadcast_buffers = handler.broadcast_buffers ~= false, static_graph = handler.static_graph or false,
     -- Presence travels with the gradients, so unused parameters cost nothing. Only a false that the
     -- script wrote is taken as a promise.
@@ -154,11 +154,11 @@ local function configure(replica, handler)
 end
 
 local function new(handler)
-  local replica = { flats = {}, no_sync_depth = 0, touched = false, mark = 0, begun_at = 0, watched = false,
+  local record = { flats = {}, no_sync_depth = 0, touched = false, mark = 0, begun_at = 0, watched = false,
     weight = 0, divisor = 0, as_sums = false,
     local_only = false, number = 0, launched = 0, overlapping = false, counting = false, replays = 0 }
-  configure(replica, handler)
-  return replica
+  configure(record, handler)
+  return record
 end
 
 --- Puts a model's parameters into flat buffers and gives all ranks rank 0's values. A second call
@@ -167,16 +167,16 @@ end
 ---@param handler accelerate.DistributedDataParallelKwargs? how to reduce gradients; read at the
 ---  first call
 ---@param plan accelerate.ShardingPlan? how to cut its buffers over ranks; read at the first call
----@return accelerate.Replica
+---@return accelerate.ModelRecord
 function M.prepare(model, handler, plan)
-  local replica = replicas[model]
+  local record = records[model]
   local params = model:parameters()
-  if replica then
+  if record then
     local _, fresh = flat_buffers.groups_of(params)
-    if #fresh == 0 then return replica end
+    if #fresh == 0 then return record end
   else
-    replica = new(handler)
-    if sharded.applies(plan) then sharded.begin(replica, model, plan, handler) end
+    record = new(handler)
+    if sharded.applies(plan) then sharded.begin(record, model, plan, handler) end
   end
   -- As in DDP, a model without a parameter to train is each rank's own.
   local trained = false
@@ -184,29 +184,29 @@ function M.prepare(model, handler, plan)
   local distributed = trained and state.PartialState().num_processes > 1
   if distributed then
     agreement.check(model)
-    if replica.number == 0 then
-      prepared = prepared + 1
-      replica.number = prepared
+    if record.number == 0 then
+      numbered = numbered + 1
+      record.number = numbered
     end
   end
-  local touched = M.is_touched(replica)
-  local made = flat_buffers.lay_out(replica.flats, params, replica.plan and sharded.units_of(replica, model))
-  replica.touched, replica.mark = touched, M.reached(replica)
+  local touched = M.is_touched(record)
+  local made = flat_buffers.lay_out(record.flats, params, record.plan and sharded.units_of(record, model))
+  record.touched, record.mark = touched, M.reached(record)
   if distributed then
     share_values(model, made)
   end
-  if distributed or replica.delivers then M.watch(replica) end
-  if replica.plan then sharded.cut(replica, model, made) end
-  replica.has_buffers = #model:buffers() > 0
-  replicas[model] = replica
-  return replica
+  if distributed or record.delivers then M.watch(record) end
+  if record.plan then sharded.cut(record, model, made) end
+  record.has_buffers = #model:buffers() > 0
+  records[model] = record
+  return record
 end
 
 --- Makes new layouts for a model whose parameters were converted or got new memory.
-local function lay_out_again(model, replica)
-  local touched = M.is_touched(replica)
-  replica.flats = flat_buffers.lay_out_again(replica.flats, model:parameters())
-  replica.touched, replica.mark = touched, M.reached(replica)
+local function lay_out_again(model, record)
+  local touched = M.is_touched(record)
+  record.flats = flat_buffers.lay_out_again(record.flats, model:parameters())
+  record.touched, record.mark = touched, M.reached(record)
 end
 
 --- Leaves the gradients of these parameters to an optimizer that applies them inside backward. They
@@ -217,19 +217,19 @@ function M.fuse(models, params)
   local fused = flat_buffers.fused
   for _, p in ipairs(params) do fused[p] = true end
   for _, model in ipairs(models) do
-    local replica, changed = replicas[model], false
-    for _, flat in ipairs(replica.flats) do
+    local record, changed = records[model], false
+    for _, flat in ipairs(record.flats) do
       for _, p in ipairs(flat.params) do changed = changed or (fused[p] or false) ~= flat.fused end
     end
-    if changed then lay_out_again(model, replica) end
+    if changed then lay_out_again(model, record) end
   end
 end
 
 -- ---- reducing -----------------------------------------------------------------------------------
 
 --- Raises when a loss does not reach the parameters that the script promised.
-local function check_reached(model, replica)
-  local ddp = replica.ddp
+local function check_reached(model, record)
+  local ddp = record.ddp
   if not (ddp.static_graph or ddp.all_used) then return end
   local names = {}
   for name, p in model:named_parameters() do
@@ -244,11 +244,11 @@ local function check_reached(model, replica)
       "so leave that out or set it to true", text)
   end
   if ddp.static_graph then
-    replica.unreached = replica.unreached or text
-    if text ~= replica.unreached then
+    record.unreached = record.unreached or text
+    if text ~= record.unreached then
       fail("backward: static_graph = true, but the graph has changed: parameters without a gradient are " ..
         "%s now and were %s in the first step",
-        text, replica.unreached)
+        text, record.unreached)
     end
   end
 end
@@ -268,58 +268,58 @@ end
 --- Averages the gradients of a prepared model over all ranks, in one all_reduce for each bucket.
 ---@param model accelerate.nn.Module
 function M.reduce(model)
-  local replica = replicas[model]
+  local record = records[model]
   if M.uneven_inputs then M.uneven_inputs:announce("reduce", model) end
-  untouch(replica)
-  if not M.uneven_inputs then check_reached(model, replica) end
-  if replica.delivers then sharded.reduce(replica)
-  elseif not buckets.reduce(replica) then
-    lay_out_again(model, replica)
-    buckets.reduce(replica)  -- buckets that were reduced already are means, and stay unchanged
+  untouch(record)
+  if not M.uneven_inputs then check_reached(model, record) end
+  if record.delivers then sharded.reduce(record)
+  elseif not buckets.reduce(record) then
+    lay_out_again(model, record)
+    buckets.reduce(record)  -- buckets that were reduced already are means, and stay unchanged
   end
   -- As in DDP, all ranks use rank 0's buffers. DDP sends them before the next forward pass; they
   -- are sent here, so that an evaluation in between agrees on all ranks.
-  if replica.has_buffers and replica.ddp.broadcast_buffers then share_buffers(model) end
-  if replica.hook then replica.hook.steps = replica.hook.steps + 1 end
+  if record.has_buffers and record.ddp.broadcast_buffers then share_buffers(model) end
+  if record.hook then record.hook.steps = record.hook.steps + 1 end
 end
 
 --- Forgets gradients that no reduction will take.
----@param replica accelerate.Replica
-function M.drop_touched(replica) untouch(replica) end
+---@param record accelerate.ModelRecord
+function M.drop_touched(record) untouch(record) end
 
 --- Reduces the gradients of backward passes outside Accelerator:backward (`loss:backward()`).
 ---@param models accelerate.nn.Module[]
 function M.flush(models)
   for _, model in ipairs(models) do
-    local replica = replicas[model]
-    if replica.no_sync_depth == 0 and M.is_touched(replica) then
+    local record = records[model]
+    if record.no_sync_depth == 0 and M.is_touched(record) then
       M.reduce(model)
-      sharded.finish(replica)
+      sharded.finish(record)
     end
   end
 end
 
 --- Runs `fn` with gradients that stay on each rank: no later reduction takes them.
 function M.local_only(model, fn, ...)
-  local replica = replicas[model]
-  return at_depth(replica, replica.no_sync_depth + 1, function(...)
-    return scope.with(replica, "local_only", true, fn, ...)
+  local record = records[model]
+  return at_depth(record, record.no_sync_depth + 1, function(...)
+    return scope.with(record, "local_only", true, fn, ...)
   end, ...)
 end
 
 --- Runs `fn` with the reduction of `model`'s gradients put off. They accumulate on each rank until
 --- the next reduction.
 function M.no_sync(model, fn, ...)
-  local replica = replicas[model]
-  if not replica then return fn(...) end
-  return at_depth(replica, replica.no_sync_depth + 1, fn, ...)
+  local record = records[model]
+  if not record then return fn(...) end
+  return at_depth(record, record.no_sync_depth + 1, fn, ...)
 end
 
 --- Runs `fn` with the reduction on, also inside no_sync.
 function M.with_sync(model, fn, ...)
-  local replica = replicas[model]
-  if not replica then return fn(...) end
-  return at_depth(replica, 0, fn, ...)
+  local record = records[model]
+  if not record then return fn(...) end
+  return at_depth(record, 0, fn, ...)
 end
 
 -- ---- parameters ---------------------------------------------------------------------------------
@@ -327,14 +327,14 @@ end
 --- Averages the parameters of a prepared model over all ranks.
 ---@param model accelerate.nn.Module
 function M.average_parameters(model)
-  local replica = replicas[model]
-  for _, flat in ipairs(replica.flats) do
+  local record = records[model]
+  for _, flat in ipairs(record.flats) do
     if not flat.layout:is_current() then
-      lay_out_again(model, replica)
+      lay_out_again(model, record)
       break
     end
   end
-  for _, flat in ipairs(replica.flats) do
+  for _, flat in ipairs(record.flats) do
     if flat.layout:wants_grad() then
       core.dist.all_reduce(flat.values, "mean")
       flat.layout:touch()  -- counts an edit of each parameter, for working copies and saved tensors
@@ -344,7 +344,7 @@ end
 
 --- Calls fn(parameter) for the parameters of a prepared model.
 function M.each_parameter(model, fn)
-  for _, flat in ipairs(replicas[model].flats) do
+  for _, flat in ipairs(records[model].flats) do
     for _, p in ipairs(flat.params) do fn(p) end
   end
 end

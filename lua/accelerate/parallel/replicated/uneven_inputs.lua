@@ -11,7 +11,7 @@ local loaders = require "accelerate.data_loader.prepare"
 local operations = require "accelerate.collectives.operations"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local replica = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 local scope = require "accelerate.utils.scope"
 local windows = require "accelerate.parallel.windows"
 
@@ -29,7 +29,7 @@ class.optional(UnevenInputs, "latest")
 function UnevenInputs:init(models) self.models, self.root = models, 0 end
 
 -- The reductions that a rank that is done takes part in.
-local REDUCTIONS = { reduce = replica.reduce, divide = windows.divide }
+local REDUCTIONS = { reduce = records.reduce, divide = windows.divide }
 
 -- prefix of the messages, which objects that a script gathers do not have
 local MARK, DONE = "join: ", "join: done"
@@ -79,7 +79,7 @@ local function shadow(self)
   self.shadowing = true
   local kept = {} -- unused gradients of this rank, which must not be reduced
   for _, model in ipairs(self.models) do
-    replica.each_parameter(model, function(p)
+    records.each_parameter(model, function(p)
       local grad = p.grad
       if grad then kept[p], p.grad = grad:clone(), nil end
     end)
@@ -92,7 +92,7 @@ local function shadow(self)
     windows.drop_window(model)
     REDUCTIONS[kind](model)
     windows.drop_window(model)
-    replica.each_parameter(model, function(p) p.grad = nil end)
+    records.each_parameter(model, function(p) p.grad = nil end)
   end
   for p, grad in pairs(kept) do p.grad = grad end
 end
@@ -103,7 +103,7 @@ end
 local function catch_up(self, accelerator)
   local root = self.latest
   if not root then return end
-  for _, model in ipairs(self.models) do replica.share_from(model, root) end
+  for _, model in ipairs(self.models) do records.share_from(model, root) end
   for _, list in ipairs { accelerator._optimizers, accelerator._schedulers, { accelerator._scaler } } do
     for _, object in ipairs(list) do
       local here = core.dist.rank() == root
@@ -120,7 +120,7 @@ local function check_models(joinables)
     fail("join_uneven_inputs: expected a list of prepared models, got %s", options.show(joinables))
   end
   for i, model in ipairs(joinables) do
-    if not kinds.is_model(model) or not replica.of(model) then
+    if not kinds.is_model(model) or not records.of(model) then
       fail("join_uneven_inputs: entry %d of the joinables must be a prepared model, got %s", i,
         kinds.is_model(model) and "one that is not prepared" or options.show(model))
     end
@@ -129,13 +129,13 @@ local function check_models(joinables)
 end
 
 local function run(accelerator, models, fn, ...)
-  if replica.uneven_inputs then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
+  if records.uneven_inputs then fail("join_uneven_inputs: called inside another join_uneven_inputs") end
   if accelerator._has_lomo_optimizer then
     fail("join_uneven_inputs: a prepared LOMO optimizer exchanges gradients inside backward, which ranks " ..
       "that are done cannot follow")
   end
   local self = UnevenInputs(models)
-  return scope.with(replica, "uneven_inputs", self, function(...)
+  return scope.with(records, "uneven_inputs", self, function(...)
     return (function(...)
       shadow(self)
       catch_up(self, accelerator)
@@ -147,7 +147,7 @@ end
 -- Parts of a cut model are on ranks that would be done: no rank can go on without them.
 local function refuse_cut(models)
   for _, model in ipairs(models) do
-    local one = replica.of(model)
+    local one = records.of(model)
     if one.plan then
       fail("join_uneven_inputs: the model is cut over ranks (%s), and no rank can train it without the " ..
         "others; "

@@ -7,7 +7,7 @@
 --- at the end of the pass. The device waits for the reductions; the host does not.
 ---
 --- On the CPU a reduction blocks, so it starts after backward and takes everything at once.
-local comm_hooks = require "accelerate.parallel.comm_hooks"
+local comm_hooks = require "accelerate.parallel.replicated.comm_hooks"
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
@@ -29,7 +29,7 @@ local FIRST_BUCKET, BUCKET = 2 ^ 20, 25 * 2 ^ 20  -- bytes, as in DDP
 ---@field hook thread? the running communication hook
 
 -- Makes a bucket from the slots first..last of a flat.
-local function new_bucket(replica, flat, index, first, last)
+local function new_bucket(record, flat, index, first, last)
   local n = #flat.params
   local from, to = flat.offsets[first], last == n and flat.size or flat.offsets[last + 1]
   local bucket = { flat = flat, index = index, last = last == n, parts = {}, full = false, begun = false }
@@ -41,81 +41,81 @@ local function new_bucket(replica, flat, index, first, last)
   end
   bucket.key = bucket
   bucket.buffer = flat.grads:narrow(1, from + 1, to - from)
-  bucket.whole = bucket.last and not replica.hook and flat.grads:narrow(1, from + 1, to - from + n)
+  bucket.whole = bucket.last and not record.hook and flat.grads:narrow(1, from + 1, to - from + n)
     or bucket.buffer
   return bucket
 end
 
 --- Cuts a flat into buckets and appends them to `buckets`. On the CPU, where reductions block,
 --- there is one bucket unless the script sets a size; a hook always gets one there.
-local function cut(replica, flat, buckets)
-  local cap, size = replica.ddp.bucket, flat.grads:element_size()
+local function cut(record, flat, buckets)
+  local cap, size = record.ddp.bucket, flat.grads:element_size()
   local on_cpu = flat.device == "cpu"
-  if on_cpu and (not cap or replica.hook) then cap = math.huge end
+  if on_cpu and (not cap or record.hook) then cap = math.huge end
   local limit = on_cpu and cap or #buckets == 0 and math.min(FIRST_BUCKET, cap or BUCKET) or cap or BUCKET
   local n, first, ends, own = #flat.params, 1, {}, {}
   for i = 1, n do
     local bytes = ((i == n and flat.size or flat.offsets[i + 1]) - flat.offsets[first]) * size
     if i == n or bytes >= limit then
       ends[#ends + 1] = i
-      own[#ends] = new_bucket(replica, flat, #ends, first, i)
+      own[#ends] = new_bucket(record, flat, #ends, first, i)
       buckets[#buckets + 1] = own[#ends]
       first, limit = i + 1, cap or BUCKET
     end
   end
   flat.layout:cut(ends)
-  flat.cutter = replica
-  flat.full = function(index, late, slot) M.arrived(replica, own[index], late, flat.params[slot]) end
+  flat.cutter = record
+  flat.full = function(index, late, slot) M.arrived(record, own[index], late, flat.params[slot]) end
 end
 
 --- Returns the buckets of a model, cut again when its buffers have changed.
-local function buckets_of(replica)
-  local wanted, same = {}, replica.cut_of ~= nil
-  for _, flat in ipairs(replica.flats) do
+local function buckets_of(record)
+  local wanted, same = {}, record.cut_of ~= nil
+  for _, flat in ipairs(record.flats) do
     if flat.trainable or flat_buffers.has_thawed(flat) then
       wanted[#wanted + 1] = flat
-      same = same and replica.cut_of[#wanted] == flat and flat.cutter == replica
+      same = same and record.cut_of[#wanted] == flat and flat.cutter == record
     end
   end
-  if not same or #replica.cut_of ~= #wanted then
-    replica.buckets, replica.cut_of = {}, wanted
-    for _, flat in ipairs(wanted) do cut(replica, flat, replica.buckets) end
+  if not same or #record.cut_of ~= #wanted then
+    record.buckets, record.cut_of = {}, wanted
+    for _, flat in ipairs(wanted) do cut(record, flat, record.buckets) end
   end
-  return replica.buckets
+  return record.buckets
 end
 
 --- Starts the reduction of one bucket; on the CPU it also ends it. The exchange carries the model's
 --- number, so that ranks whose losses reached different models get an error even when the buffers
 --- have equal sizes. Returns false when the layout is out of date.
-local function launch(replica, bucket)
+local function launch(record, bucket)
   local flat, on_device = bucket.flat, bucket.flat.device ~= "cpu"
   if not flat.layout:collect(bucket.index) then return false end
-  if not replica.hook then
-    local work = core.dist.all_reduce(bucket.whole, "mean", replica.number, on_device)
+  if not record.hook then
+    local work = core.dist.all_reduce(bucket.whole, "mean", record.number, on_device)
     bucket.work = on_device and work or nil
     return true
   end
   -- A hook may change what it sends. The presence must arrive exactly, so it goes by itself.
   if bucket.last then
-    core.dist.all_reduce(flat.grads:narrow(1, flat.size + 1, #flat.params), "mean", replica.number)
+    core.dist.all_reduce(flat.grads:narrow(1, flat.size + 1, #flat.params), "mean", record.number)
   end
   if on_device then
-    bucket.hook = comm_hooks.start(replica.hook, bucket, core.dist.world_size())
+    bucket.hook = comm_hooks.start(record.hook, bucket, core.dist.world_size())
     bucket.work = comm_hooks.go_on(bucket.hook)
   else
-    core.no_grad(core.scope, replica.hook.reduce, replica.hook, bucket, core.dist.world_size())
+    core.no_grad(core.scope, record.hook.reduce, record.hook, bucket, core.dist.world_size())
   end
   return true
 end
 
 --- Makes later work on the device wait for the running reductions, and runs hooks to their ends, in
 --- turn from exchange to exchange.
-local function settle(replica)
+local function settle(record)
   local open
   repeat
     open = false
-    for i = 1, replica.launched do
-      local bucket = replica.buckets[i]
+    for i = 1, record.launched do
+      local bucket = record.buckets[i]
       local work, hook = bucket.work, bucket.hook
       bucket.work = nil
       if work then work:wait() end
@@ -126,12 +126,12 @@ local function settle(replica)
       end
     end
   until not open
-  replica.launched = 0
+  record.launched = 0
 end
 
 --- Handles a gradient that fills a bucket, or (late) that came after it was full. Reduces the next
 --- bucket in order, and full ones behind it.
-function M.arrived(replica, bucket, late, p)
+function M.arrived(record, bucket, late, p)
   bucket.full = true
   if late and bucket.begun then
     fail("backward: a parameter of shape [%s] got another gradient in the same pass after its bucket had " ..
@@ -139,57 +139,57 @@ function M.arrived(replica, bucket, late, p)
       "DistributedDataParallelKwargs { static_graph = true } the first pass finds out how many there are",
       table.concat(p.shape, ", "))
   end
-  while replica.overlapping do
-    local following = replica.buckets[replica.launched + 1]
+  while record.overlapping do
+    local following = record.buckets[record.launched + 1]
     if not following or not following.full then return end
     -- Other readers of these gradients would see them change.
-    if following.flat.layout:is_watched(following.index) or not launch(replica, following) then
-      replica.overlapping = false
+    if following.flat.layout:is_watched(following.index) or not launch(record, following) then
+      record.overlapping = false
       return
     end
     following.begun = true
-    replica.launched = replica.launched + 1
+    record.launched = record.launched + 1
   end
 end
 
 --- Prepares a backward pass that ends with a reduction: makes the core count the gradients that
 --- each bucket waits for.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@param overlapping boolean whether to reduce full buckets inside the pass
-function M.expect(replica, overlapping)
-  for i = 1, replica.launched do  -- an error ended the last pass
-    local bucket = replica.buckets[i]
+function M.expect(record, overlapping)
+  for i = 1, record.launched do  -- an error ended the last pass
+    local bucket = record.buckets[i]
     if bucket.work then pcall(bucket.work.wait, bucket.work) end
     bucket.work, bucket.hook = nil, nil
   end
-  replica.launched = 0
-  for _, bucket in ipairs(buckets_of(replica)) do bucket.full, bucket.begun = false, false end
-  for _, flat in ipairs(replica.cut_of) do flat.layout:expect(overlapping and flat.full or nil) end
-  for _, bucket in ipairs(replica.buckets) do bucket.full = bucket.flat.layout:pending(bucket.index) == 0 end
+  record.launched = 0
+  for _, bucket in ipairs(buckets_of(record)) do bucket.full, bucket.begun = false, false end
+  for _, flat in ipairs(record.cut_of) do flat.layout:expect(overlapping and flat.full or nil) end
+  for _, bucket in ipairs(record.buckets) do bucket.full = bucket.flat.layout:pending(bucket.index) == 0 end
 end
 
 --- Reduces all buckets that are not being reduced yet, and makes the device wait for all of them.
 --- Returns false when a parameter has new memory, so that the layout is out of date.
----@param replica accelerate.Replica
+---@param record accelerate.ModelRecord
 ---@return boolean
-function M.reduce(replica)
-  replica.overlapping = false
-  local buckets = replica.launched > 0 and replica.buckets or buckets_of(replica)
-  for _, flat in ipairs(replica.cut_of) do
+function M.reduce(record)
+  record.overlapping = false
+  local buckets = record.launched > 0 and record.buckets or buckets_of(record)
+  for _, flat in ipairs(record.cut_of) do
     flat.layout:ignore()
-    if replica.counting then flat.layout:remember() end
+    if record.counting then flat.layout:remember() end
   end
-  if replica.counting then replica.counted, replica.counting = true, false end
-  for i = replica.launched + 1, #buckets do
-    if not launch(replica, buckets[i]) then
-      settle(replica)
+  if record.counting then record.counted, record.counting = true, false end
+  for i = record.launched + 1, #buckets do
+    if not launch(record, buckets[i]) then
+      settle(record)
       return false
     end
-    replica.launched = i
+    record.launched = i
   end
-  settle(replica)
+  settle(record)
   -- A static graph's presence does not change, so it is exchanged and waited for only once.
-  for _, flat in ipairs(replica.cut_of) do flat.layout:adopt(replica.ddp.static_graph) end
+  for _, flat in ipairs(record.cut_of) do flat.layout:adopt(record.ddp.static_graph) end
   return true
 end
 

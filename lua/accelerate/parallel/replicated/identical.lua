@@ -2,7 +2,7 @@
 --- that computes wrongly shows here, long before the loss does.
 local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
-local replica = require "accelerate.parallel.replica"
+local records = require "accelerate.parallel.record"
 
 local fail = options.fail
 
@@ -12,7 +12,7 @@ local M = {}
 local function shared(models)
   local list = {}
   for i, model in ipairs(models) do
-    local one = replica.of(model)
+    local one = records.of(model)
     if not one.local_only and not (one.plan and one.plan.values == "cut") then
       for name, p in model:named_parameters() do
         list[#list + 1] = { #models > 1 and ("'%s' of model %d"):format(name, i) or ("'%s'"):format(name), p }
@@ -64,9 +64,9 @@ end
 ---@param when string "after 20 optimizer steps"
 function M.check(models, when)
   local list, tensors = shared(models), {}
-  if #list == 0 and #models > 0 and replica.of(models[1]).plan then
+  if #list == 0 and #models > 0 and records.of(models[1]).plan then
     fail("check_replicas: the model is cut over ranks (%s), which have no replicas to compare; leave it out",
-      replica.of(models[1]).plan.name)
+      records.of(models[1]).plan.name)
   end
   for i, entry in ipairs(list) do tensors[i] = entry[2] end
   local sums = core.dist.all_gather_bytes(tostring(core._checksum(tensors)))
