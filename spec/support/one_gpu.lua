@@ -62,7 +62,7 @@ local function train(opts)
   state.reset()
   core.manual_seed(4)
   local accelerator = accelerate.Accelerator { fsdp_plugin = opts.fsdp and
-      accelerate.FullyShardedDataParallelPlugin(opts.fsdp) or nil,
+      accelerate.FullyShardedDataParallelPlugin(opts.fsdp) or nil, mixed_precision = opts.precision,
     kwargs_handlers = opts.ddp and { accelerate.DistributedDataParallelKwargs(opts.ddp) } or nil }
   local model = GPT()
   local optimizer
@@ -253,18 +253,57 @@ local PARTS = {
       assert((b.grad - whole[2].grad:narrow(2, 4 * rank + 1, 4)):abs():max():item() < 1e-3)
     ]])
   end },
-  { "sharded steps equal plain ones to 1e-5", function()
+  { "sharded steps equal plain ones to 1e-5, with values, gradients and states in host memory too", function()
     works(2, TRAIN .. [[
       local plain = train { steps = 3 }
       for _, strategy in ipairs { "FULL_SHARD", "SHARD_GRAD_OP" } do
-        local sharded = train { steps = 3, fsdp = { sharding_strategy = strategy } }
-        for k = 1, 3 do
-          local d = math.abs(plain[k] - sharded[k])
-          assert(d < 1e-5, ("%s: loss %d is off by %g"):format(strategy, k, d))
+        for _, away in ipairs { false, true } do
+          local sharded = train { steps = 3, fsdp = { sharding_strategy = strategy, cpu_offload = away } }
+          for k = 1, 3 do
+            local d = math.abs(plain[k] - sharded[k])
+            assert(d < 1e-5, ("%s, offload %s: loss %d is off by %g"):format(strategy, away, k, d))
+          end
         end
       end
     ]])
   end },
+  { "steps in fp8, plain and sharded, stay beside those in bfloat16", function()
+    works(2, TRAIN .. [[
+      local plain = train { steps = 3, precision = "bf16" }
+      for _, fsdp in ipairs { false, { sharding_strategy = "FULL_SHARD" } } do
+        local eight, most = train { steps = 3, precision = "fp8", fsdp = fsdp or nil }, 0
+        for k = 1, 3 do
+          local d = math.abs(eight[k] / plain[k] - 1)
+          assert(d < 0.05, ("%s: loss %d is off by %g"):format(fsdp and "sharded" or "plain", k, d))
+          most = math.max(most, d)
+        end
+        assert(most > 0, "nothing was computed in eight bits")
+      end
+    ]])
+  end },
+  { "matrices in every encoding (GGUF, nf4, int8, fp8 and others) are decoded and multiplied as on the CPU",
+    function()
+      works(1, [[
+        local encoded = require "spec.support.encoded"
+        local decode = require("accelerate.quantisation.encodings").decode
+        for _, name in ipairs(encoded.names()) do
+          local e = encoded.matrix(name, 1024)
+          local d = encoded.moved(e, gpu)
+          assert(decode(e, "float32"):equal(decode(d, "float32"):cpu()), name .. ": its numbers")
+          for _, m in ipairs { 1, 5, 40 } do
+            local x = tensor.randn(m, 1024)
+            local want, x_there = encoded.product(x, e), x:to(gpu):requires_grad_()
+            local got = encoded.product(x_there, d)
+            local off = (got:detach():cpu() - want):abs():max():item() / want:abs():max():item()
+            assert(off < 1e-5, ("%s: products of %d rows are off by %g"):format(name, m, off))
+            got:sum():backward()
+            want = decode(e, "float32"):sum(1)
+            off = (x_there.grad:cpu() - want):abs():max():item() / want:abs():max():item()
+            assert(off < 1e-5, ("%s: gradients of %d rows are off by %g"):format(name, m, off))
+          end
+        end
+      ]])
+    end },
 }
 
 local began, failed, ran = processes.now(), 0, 0

@@ -2,16 +2,24 @@
 --- batch. They print the losses, norms and parameters after some steps, from rank 0.
 local M = {}
 
---- Defines `train(name, plan, opts)`, which returns the numbers and the prepared model, and
---- `give(t)`, which prints them. plan: "DDP", or a key of the plan's HOMES; opts: { steps,
---- accumulate, replicate, clip, value, optimizer, whole_in_no_sync, reshard, units = false,
---- precision, reduced: a type, offload }.
+--- Defines `train(name, plan, opts)`, which returns the numbers, the prepared model, its optimizer,
+--- the accelerator and the pass, and `give(t)`, which prints them. plan: "DDP", or a key of the
+--- plan's HOMES; opts: { steps, accumulate, replicate, clip, value, optimizer, options,
+--- whole_in_no_sync, reshard, units = false, precision, reduced: a type, offload, captured, verify;
+--- recompute; ignored: modules or a pattern; thaw: the step from which every third parameter
+--- trains; groups: so many of one optimizer, or optimizers, with rates of their own; sync: batch
+--- norm over the ranks; alike: each rank has the whole batch; folder, save, kill, resume: a state
+--- is saved after step `save`, rank 0 kills itself after step `kill`, and a run with `resume` goes
+--- on from the state }.
 M.TRAIN = [[
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
 local F, state = require "accelerate.nn.functional", require "accelerate.state"
 local parallel = require "accelerate.parallel"
 local plans = require "accelerate.parallel.sharded.plan"
+local sharded_units = require "accelerate.parallel.sharded.units"
+local ffi = require "ffi"
+ffi.cdef "int getpid(void); int kill(int pid, int sig);"
 local ranks, rank = state.PartialState().num_processes, state.PartialState().process_index
 local models, BATCH = {}, 12
 local Block = nn.class "Block"
@@ -111,13 +119,63 @@ local function plan_of(name, opts)
   local replicate = opts.replicate or 1
   return plans.new(name, { replicate = replicate, shard = ranks / replicate, offload = opts.offload,
     reshard_after_forward = opts.reshard ~= false, whole_in_no_sync = opts.whole_in_no_sync or false,
-    reduce_dtype = opts.reduced,
+    reduce_dtype = opts.reduced, activation_checkpointing = opts.recompute or false,
+    ignored = function(m)
+      return opts.ignored and sharded_units.parameters_of(m, opts.ignored) or {}
+    end,
     units = function(m)
-      if not m.h then return require("accelerate.parallel.sharded.units").by_class(m, nil, "test") end
+      if not m.h then return sharded_units.by_class(m, nil, "test") end
       local list = {}
       for _, block in ipairs(opts.units ~= false and m.h or {}) do list[#list + 1] = block end
       return list
     end }, ranks)
+end
+local function freeze(model, frozen)
+  for k, p in ipairs(model:parameters()) do
+    if k % 3 == 0 then p.requires_grad = not frozen end
+  end
+end
+local function optimizers_of(model, opts)
+  -- not AdamW: a key's bias has no gradient but rounding, which AdamW makes large
+  local how, list, made = opts.options or { lr = 0.1, momentum = 0.9 }, {}, {}
+  local groups = opts.optimizers or opts.groups or 1
+  for g = 1, groups do list[g] = { params = {}, lr = how.lr and how.lr / g } end
+  for k, p in ipairs(model:parameters()) do table.insert(list[k % groups + 1].params, p) end
+  for g = 1, opts.optimizers or 1 do
+    made[g] = optim[opts.optimizer or "SGD"](opts.optimizers and { list[g] } or list, how)
+  end
+  return made
+end
+local function built(name, opts)
+  local model, x, loss_of = models[name]()
+  if opts.sync then model = nn.SyncBatchNorm.convert_sync_batchnorm(model) end
+  if opts.thaw then freeze(model, true) end
+  local rows = BATCH / ranks
+  return model, opts.alike and x or x:narrow(1, 1 + rank * rows, rows), loss_of
+end
+local function numbers_of(model, all)
+  local function add(t)
+    for _, v in ipairs(t:detach():reshape(-1):totable()) do all[#all + 1] = v end
+  end
+  parallel.summon(model, false, nil, function() for _, p in ipairs(model:parameters()) do add(p) end end)
+  for _, b in ipairs(model:buffers()) do if b.dtype == "float32" then add(b) end end
+end
+-- One pass over a part of the batch, which may be recorded: its loss, and the norm where it clips.
+local function pass_of(accelerator, model, optimizers, loss_of, opts)
+  return function(part)
+    local loss, norm = loss_of(model, part)
+    accelerator:backward(loss)
+    if accelerator.sync_gradients and opts.value then
+      accelerator:clip_grad_value_(model:parameters(), opts.value)
+    elseif accelerator.sync_gradients and opts.clip ~= false then
+      norm = accelerator:clip_grad_norm_(model:parameters(), opts.clip or 0.5)
+    end
+    for _, optimizer in ipairs(optimizers) do
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+    return accelerate.utils.reduce(loss:detach(), "mean"), norm
+  end
 end
 local function train(name, plan, opts)
   opts = opts or {}
@@ -126,36 +184,27 @@ local function train(name, plan, opts)
   local accelerator = accelerate.Accelerator { cpu = opts.cpu, gradient_accumulation_steps = opts.accumulate,
     mixed_precision = opts.precision }
   accelerator._plan = plan_of(plan, opts)
-  local model, x, loss_of = models[name]()
-  -- not AdamW: a key's bias has no gradient but rounding, which AdamW makes large
-  local how = opts.options or { lr = 0.1, momentum = 0.9 }
-  local optimizer = optim[opts.optimizer or "SGD"](model:parameters(), how)
-  model, optimizer = accelerator:prepare(model, optimizer)
-  local rows, all = BATCH / ranks, {}
-  local part = x:narrow(1, 1 + rank * rows, rows):to(accelerator.device)
-  for step = 1, opts.steps or 6 do
+  local model, part, loss_of = built(name, opts)
+  local optimizers, all = optimizers_of(model, opts), {}
+  local prepared = { accelerator:prepare(model, unpack(optimizers)) }
+  model, optimizers = prepared[1], { unpack(prepared, 2) }
+  part = part:to(accelerator.device)
+  local pass = pass_of(accelerator, model, optimizers, loss_of, opts)
+  if opts.captured then pass = accelerate.utils.capture(pass, { verify = opts.verify }) end
+  if opts.resume then accelerator:load_state(opts.folder) end
+  for step = opts.resume and opts.save + 1 or 1, opts.steps or 6 do
+    if step == opts.thaw then freeze(model, false) end
     for micro = 1, opts.accumulate or 1 do
-      accelerator:accumulate(model, function()
-        local loss = loss_of(model, part)
-        accelerator:backward(loss)
-        if accelerator.sync_gradients and opts.value then
-          accelerator:clip_grad_value_(model:parameters(), opts.value)
-        elseif accelerator.sync_gradients and opts.clip ~= false then
-          all[#all + 1] = accelerator:clip_grad_norm_(model:parameters(), opts.clip or 0.5):item()
-        end
-        optimizer:step()
-        optimizer:zero_grad()
-        if micro == 1 then all[#all + 1] = accelerate.utils.reduce(loss:detach(), "mean"):item() end
-      end)
+      local loss, norm = accelerator:accumulate(model, pass, part)
+      if norm then all[#all + 1] = norm:item() end
+      if micro == 1 then all[#all + 1] = loss:item() end
     end
     if step == 2 then core.no_grad(function() loss_of(model, part) end) end -- an evaluation in between
+    if step == opts.save then accelerator:save_state(opts.folder) end
+    if step == opts.kill and rank == 0 then ffi.C.kill(ffi.C.getpid(), 9) end
   end
-  parallel.summon(model, false, nil, function()
-    for _, p in ipairs(model:parameters()) do
-      for _, v in ipairs(p:detach():reshape(-1):totable()) do all[#all + 1] = v end
-    end
-  end)
-  return all, model, optimizer, accelerator
+  numbers_of(model, all)
+  return all, model, optimizers[1], accelerator, pass
 end
 local function give(t) if rank == 0 then print(accelerate.utils.json.encode(t)) end end
 ]]
