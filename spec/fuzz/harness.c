@@ -7,6 +7,7 @@
 
 #include "ax.h"
 #include "bind/where.h"
+#include "script/interp.h"
 #include "script/script.h"
 
 #include <lauxlib.h>
@@ -87,6 +88,8 @@ static void open_state(const char *name)
   lua_getfield(L, -1, "preload");
   lua_pushcfunction(L, luaopen_accelerate_core);
   lua_setfield(L, -2, "accelerate.core");
+  lua_pushcfunction(L, ax_interp_open_host);
+  lua_setfield(L, -2, "accelerate.host");
   lua_settop(L, 0);
   ax_lua_set_module_dir("lua");
   lua_getglobal(L, "require");
