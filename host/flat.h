@@ -57,6 +57,7 @@ typedef struct ax_home {
   uint8_t gathers;
   bool exact;
   ax_claim no_work, *after_work; /* as no_values and after_values, on the working copies */
+  struct ax_eight *eight; /* computes with values gathered in eight bits (eight.h); NULL: it does not */
   /* A gather that was begun ahead: the memory that it fills, and what this rank sends; coming NULL:
    * it has ended; arriving NULL: there is none */
   ax_storage *arriving;
@@ -166,6 +167,8 @@ AX_API void ax_flat_compute(ax_flat *f, bool on);
 AX_API void ax_flat_let_go(ax_flat *f, bool keep);
 /* Frees the whole buffer of values, whoever holds it. */
 AX_API void ax_flat_drop_values(ax_flat *f);
+/* Bytes of whole values that gathers have brought to this thread so far. */
+AX_API int64_t ax_flat_gathered(void);
 /* Whether a model can compute with the whole values now. */
 AX_API bool ax_flat_has_values(const ax_flat *f);
 /* Brings the gradients of all slots home: they are rounded to `as`, the parts of the group's ranks

@@ -13,6 +13,10 @@
 
 #include "half.h"
 
+#define AX_E4M3_MOST 448.0f
+#define AX_E5M2_MOST 57344.0f
+#define AX_FLOAT8_MOST_SCALE 0x1p126f /* of a tensor: 1 / scale is a normal number, too */
+
 AX_FN float ax_e4m3_to_float(uint8_t v)
 {
   const uint32_t sign = (uint32_t)(v & 0x80u) << 24, rest = v & 0x7fu;

@@ -4,16 +4,13 @@
 
 #include "float8.h"
 
-#define AX_E4M3_MOST 448.0f
-#define AX_E5M2_MOST 57344.0f
-
 /* What makes the largest size `amax` the largest number of the type.  1 where there is none, or
  * where a NaN or an infinity is among the elements, which show it. */
 AX_FN float ax_float8_scale(float amax, float most)
 {
   const float scale = most / amax;
   if (!(amax > 0) || amax - amax != 0) return 1;
-  return scale <= 0x1p126f ? scale : 0x1p126f; /* 1 / scale is a normal number, too */
+  return scale <= AX_FLOAT8_MOST_SCALE ? scale : AX_FLOAT8_MOST_SCALE;
 }
 
 /* x times a scale, limited to the type's numbers; infinity becomes NaN, so that it is not lost. */

@@ -2,6 +2,7 @@
 #include "bind/bind.h"
 #include "bind/group.h"
 #include "bind/hyper.h"
+#include "eight.h"
 #include "flat.h"
 #include "place.h"
 
@@ -199,6 +200,54 @@ static int acquire(lua_State *L)
 
   ax_lua_enter_collective(L);
   return done(L, ax_flat_acquire(f, use), "gather");
+}
+
+/* layout:gather_in_eight(via): see ax_flat_gather_in_eight */
+static int gather_in_eight(lua_State *L)
+{
+  ax_flat *f = check_layout(L, "gather_in_eight");
+  return done(L, ax_flat_gather_in_eight(f, ax_lua_check_dtype(L, 2, "gather_in_eight", "via")), "prepare");
+}
+
+/* layout:gathers_eight() -> whether its values are gathered in eight bits */
+static int gathers_eight(lua_State *L)
+{
+  return push_flag(L, ax_flat_gathers_eight(check_layout(L, "gathers_eight")));
+}
+
+/* core.flat_in_eight(parameter, via) -> the parameter in eight bits, and 1 / its scale; nothing
+ * where it is not gathered so, rounded to `via` before; see ax_flat_in_eight */
+static int flat_in_eight(lua_State *L)
+{
+  ax_tensor *p, **values, **factor;
+  ax_dtype via;
+
+  ax_lua_enter(L);
+  p = ax_lua_check_tensor(L, 1, "flat_in_eight", "parameter");
+  via = ax_lua_check_dtype(L, 2, "flat_in_eight", "via");
+  if (!p->flat || !ax_flat_gathers_eight(p->flat)) return 0;
+  values = ax_lua_push_box(L);
+  factor = ax_lua_push_box(L);
+  if (ax_flat_in_eight(p, via, values, factor) != AX_OK) return ax_lua_raise(L, "gather");
+  return *values ? 2 : 0;
+}
+
+/* core.flat_gathered() -> see ax_flat_gathered */
+static int flat_gathered(lua_State *L)
+{
+  lua_pushnumber(L, (double)ax_flat_gathered());
+  return 1;
+}
+
+/* core.flat_is_gathered(parameter, dtype) -> whether its values come in that type to a model's
+ * forward and backward, and go after each of them */
+static int flat_is_gathered(lua_State *L)
+{
+  ax_lua_enter(L);
+  const ax_tensor *p = ax_lua_check_tensor(L, 1, "flat_is_gathered", "parameter");
+  const ax_dtype dtype = ax_lua_check_dtype(L, 2, "flat_is_gathered", "dtype");
+  const ax_home *h = p->flat ? &p->flat->home : NULL;
+  return push_flag(L, h && h->cut & AX_CUT_VALUES && !h->shared && h->gathers == dtype);
 }
 
 /* layout:is_shared() -> whether the whole values are memory of all ranks */
@@ -473,6 +522,8 @@ static const luaL_Reg methods[] = {
   { "take_back", take_back },
   { "has_values", has_values },
   { "is_shared", is_shared },
+  { "gather_in_eight", gather_in_eight },
+  { "gathers_eight", gathers_eight },
   { "drop_values", drop_values },
   { "own_grad", own_grad },
   { "rest_in", rest_in },
@@ -487,6 +538,9 @@ void ax_lua_open_flat(lua_State *L)
                                         { "flat_of", flat_of },
                                         { "flat_presence", flat_presence },
                                         { "flat_adopt", flat_adopt },
+                                        { "flat_in_eight", flat_in_eight },
+                                        { "flat_gathered", flat_gathered },
+                                        { "flat_is_gathered", flat_is_gathered },
                                         { NULL, NULL } };
   ax_lua_open_class(L, &layout_class);
   ax_lua_add_functions(L, functions);

@@ -394,4 +394,79 @@ describe("layouts that are cut over ranks", function()
     end
     assert.is_true(failed > 5 and failed < 60, failed .. " of 60")
   end)
+
+  -- A layout of matrices that is gathered in eight bits, and what it gives.
+  local function eight_of(params)
+    local layout = core.flat(params, 1)
+    layout:cut_over(nil, nil, true, false)
+    return layout
+  end
+  local cast = core._row "_float8_cast"
+  local function check_eight(layout, params, wanted)
+    layout:acquire "compute"
+    for i, p in ipairs(params) do
+      local eight, factor = core.flat_in_eight(p, "bfloat16")
+      local values, _, numbers = cast(wanted[i]:to "bfloat16", nil, "float8_e4m3fn", false)
+      assert.are.same(values:float():totable(), eight:float():totable())
+      assert.are.equal(numbers[1]:item(), factor:item())
+    end
+    layout:let_go(false)
+    assert.is_false(layout:has_values())
+  end
+
+  it("are gathered in eight bits, or as before where there is no memory for that", function()
+    local failed = 0
+    for n = 1, 300 do
+      local params = { core.randn(5, 7), core.randn(16, 48) * 1e4, core.zeros(4, 2) }
+      local wanted = {}
+      for i, p in ipairs(params) do wanted[i] = p:clone() end
+      local layout = eight_of(params)
+      core.debug_fail_alloc(n)
+      local fine, first = pcall(layout.gather_in_eight, layout, "bfloat16"), true
+      if fine then first = pcall(layout.acquire, layout, "compute") end
+      core.debug_fail_alloc(0)
+      assert.are.equal(fine, layout:gathers_eight())
+      failed = failed + (fine and first and 0 or 1)
+      layout:drop_values()
+      if not fine then layout:gather_in_eight "bfloat16" end
+      check_eight(layout, params, wanted)
+    end
+    assert.is_true(failed > 20 and failed < 300, failed .. " of 300")
+  end)
+
+  it("are gathered in eight bits where they are matrices that were cut, once", function()
+    local function refused(message, params, via, cut)
+      local layout = core.flat(params, 1)
+      layout:cut_over(nil, nil, cut ~= "gradients", true)
+      if cut == "twice" then layout:gather_in_eight(via) end
+      assert.error_matches(function() layout:gather_in_eight(via) end, message)
+    end
+    refused("a parameter is no matrix", { core.ones(4, 4), core.ones(3) }, "bfloat16")
+    refused("is cut with its values, once", { core.ones(4, 4) }, "bfloat16", "gradients")
+    refused("is cut with its values, once", { core.ones(4, 4) }, "bfloat16", "twice")
+    refused("values of float32 that are gathered in float32 cannot be rounded to float32 before",
+      { core.ones(4, 4) }, "float32")
+    refused("values of bfloat16 .* cannot be rounded to float16", { core.ones(4, 4):to "bfloat16" },
+      "float16")
+  end)
+
+  it("in eight bits are gone with their layout", function()
+    local p = core.randn(4, 16)
+    local eight, factor
+    do
+      local layout = eight_of { p }
+      layout:gather_in_eight "bfloat16"
+      eight, factor = core.flat_in_eight(p, "bfloat16")
+      assert.error_matches(function() return eight:float() end, "is cut over 1 rank")
+      layout:computes(true)
+      assert.are.equal("float8_e4m3fn", eight:clone().dtype)
+      layout:computes(false)
+      layout:drop_values()
+    end
+    collectgarbage()
+    collectgarbage()
+    assert.error_matches(function() return eight:float() end, "is gone")
+    assert.is_not_nil(factor:item())
+    assert.is_nil(core.flat_in_eight(p, "bfloat16"))
+  end)
 end)

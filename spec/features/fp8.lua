@@ -12,8 +12,10 @@ return {
       "accelerate/float8_spec: takes scales from earlier steps, as transformer-engine does",
       "accelerate/float8_spec: computes what override_linear_precision names in bfloat16" } },
   { "AORecipeKwargs",
-    spec = "accelerate/float8_spec: are all whose sizes are multiples of 16 but the first and the last, " ..
-      "of torchao's kind" },
+    spec = {
+      "accelerate/float8_spec: are all whose sizes are multiples of 16 but the first and the last, " ..
+        "of torchao's kind",
+      "sharded/eight_spec: train with the bits of those that are gathered in bfloat16" } },
   { "MSAMPRecipeKwargs", later = "the recipe of MS-AMP (opt_level = 'O2') is not there",
     spec = "accelerate/float8_spec: say what is wrong, and what is not there" },
   { "convert_model / apply_fp8_autowrap / has_transformer_engine_layers",

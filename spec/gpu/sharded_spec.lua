@@ -94,6 +94,15 @@ describe("sharded training on GPUs of several ranks", function()
     assert.is_truthy(out:find(table.concat(lines, "\n"), 1, true), out)
   end)
 
+  it("gathers weights in eight bits, with the bits of those that are gathered in bfloat16", function()
+    if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
+    local out = assert(gpu_ranks.on(2, require("spec.support.eight_programs").TRAIN .. [[
+      same({ steps = 2 }, "on GPUs")
+      if rank == 0 then print "equal" end
+    ]]))
+    assert.matches("equal", out)
+  end)
+
   it("gives the same bits twice", function()
     if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
     local call = "'gpt', 'ZeRO-3', { accumulate = 2 }"

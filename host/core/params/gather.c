@@ -9,6 +9,10 @@
 #include "core/core.h"
 #include "core/dist/watch.h"
 
+static _Thread_local int64_t gathered; /* bytes */
+
+int64_t ax_flat_gathered(void) { return gathered; }
+
 ax_status ax_home_all_gather(const ax_flat *f, const ax_tensor *mine, void *out, ax_work **work)
 {
   const ax_collective c = { .op = AX_ALL_GATHER,
@@ -18,11 +22,11 @@ ax_status ax_home_all_gather(const ax_flat *f, const ax_tensor *mine, void *out,
                             .count = mine->numel,
                             .in = ax_data(mine),
                             .out = out };
+  gathered += f->home.group->size * mine->numel * (int64_t)ax_dtype_size((ax_dtype)mine->dtype);
   return ax_dist_run(f->home.group, &c, work);
 }
 
-/* New reference to this rank's part of the values in a type. */
-static ax_status own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out)
+ax_status ax_home_own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out)
 {
   ax_tensor *const values = f->home.values;
   ax_status st;
@@ -46,10 +50,11 @@ out:
 static ax_status begin(ax_flat *f, const ax_tensor *whole)
 {
   ax_home *h = &f->home;
+  const bool eight = h->eight && whole == h->eight->values;
   ax_status st;
 
   AX_TRY(ax_home_refuse_recording(f));
-  AX_TRY(own_part(f, (ax_dtype)whole->dtype, &h->sent));
+  AX_TRY(eight ? ax_eight_own_part(f, &h->sent) : ax_home_own_part(f, (ax_dtype)whole->dtype, &h->sent));
   AX_TRY(ax_storage_new(f->device, whole->storage->bytes, &h->arriving));
   AX_TRY(ax_home_all_gather(f, h->sent, h->arriving->data, &h->coming));
   return AX_OK;
@@ -72,8 +77,11 @@ ax_status ax_home_fill(ax_flat *f, ax_tensor *whole, ax_claim *c)
 {
   ax_home *h = &f->home;
   ax_work *coming;
-  ax_status st = h->arriving ? AX_OK : begin(f, whole);
+  ax_status st;
 
+  /* what was begun ahead may be in another type than what is needed now */
+  if (h->arriving && h->arriving->bytes != whole->storage->bytes) ax_home_forget_arriving(f);
+  st = h->arriving ? AX_OK : begin(f, whole);
   if (st != AX_OK) return st;
   coming = h->coming;
   h->coming = NULL;
@@ -107,6 +115,13 @@ static _Thread_local ax_flat *cut;  /* all layouts that may be gathered ahead */
 static _Thread_local ax_flat *last; /* the layout that was gathered last in this pass; NULL: none */
 static _Thread_local mode last_mode;
 
+/* The buffer that a model computes with. */
+static ax_tensor *computed(const ax_flat *f)
+{
+  const ax_home *h = &f->home;
+  return h->eight ? h->eight->values : ax_home_gathers_half(f) ? f->work : f->values;
+}
+
 static bool in_pass(const ax_flat *f) { return f->home.computes || ax_backward_runs(); }
 
 static ax_status begin_next(ax_flat *f)
@@ -122,7 +137,7 @@ static ax_status begin_next(ax_flat *f)
   next = f->home.next[now];
   if (!next || !in_pass(next) || next->home.arriving || ax_flat_has_values(next) || next->home.exact)
     return AX_OK;
-  return begin(next, ax_home_gathers_half(next) ? next->work : next->values);
+  return begin(next, computed(next));
 }
 
 void ax_home_list(ax_flat *f)
@@ -149,7 +164,7 @@ void ax_flat_compute(ax_flat *f, bool on)
   if (!on) ax_home_forget_arriving(f);
 }
 
-ax_status ax_home_gather(ax_flat *f)
+ax_status ax_home_gather_wide(ax_flat *f)
 {
   ax_home *h = &f->home;
   ax_status st;
@@ -158,6 +173,17 @@ ax_status ax_home_gather(ax_flat *f)
   else st = h->exact ? convert(f->work, &h->no_work, f->values) : ax_home_fill(f, f->work, &h->no_work);
   for (int k = 0; k < f->n && st == AX_OK && f->work; k++)
     f->params[k]->work_edits = f->params[k]->version->edits;
+  return st == AX_OK ? begin_next(f) : st;
+}
+
+ax_status ax_home_gather(ax_flat *f)
+{
+  ax_home *h = &f->home;
+  ax_status st;
+
+  if (!h->eight) return ax_home_gather_wide(f);
+  if (ax_eight_has_whole(f)) st = ax_eight_from_whole(f);
+  else st = ax_home_fill(f, h->eight->values, &h->eight->none);
   return st == AX_OK ? begin_next(f) : st;
 }
 

@@ -75,16 +75,16 @@ out:
   return st;
 }
 
-ax_status ax_home_without_memory(const ax_flat *f, int64_t numel, ax_tensor **out)
+ax_status ax_home_without_memory(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_tensor **out)
 {
   const int64_t one = 1;
   ax_storage *s;
-  ax_status st = ax_storage_wrap(NULL, (size_t)numel * ax_dtype_size((ax_dtype)f->dtype), NULL, NULL, &s);
+  ax_status st = ax_storage_wrap(NULL, (size_t)numel * ax_dtype_size(dtype), NULL, NULL, &s);
 
   *out = NULL;
   if (st != AX_OK) return st;
   s->device = f->device;
-  st = ax_tensor_over(s, (ax_dtype)f->dtype, 1, &numel, &one, 0, out);
+  st = ax_tensor_over(s, dtype, 1, &numel, &one, 0, out);
   ax_storage_release(s);
   return st;
 }
@@ -95,7 +95,7 @@ ax_status ax_home_begin_bare(ax_flat *f)
   ax_status st;
 
   AX_TRY(ax_home_new_claim(&h->after_values));
-  AX_TRY(ax_home_without_memory(f, f->size, &f->values));
+  AX_TRY(ax_home_without_memory(f, (ax_dtype)f->dtype, f->size, &f->values));
   h->no_values = (ax_claim){ .kind = &ax_home_no_values, .owner = f };
   ax_claim_put(f->values->storage, &h->no_values);
 out:
@@ -235,6 +235,7 @@ void ax_flat_free_home(ax_flat *f)
   if (f->values) ax_home_leave_claim(f->values, &h->no_values, &h->after_values);
   if (f->work) ax_home_leave_claim(f->work, &h->no_work, &h->after_work);
   else ax_mfree(h->after_work);
+  ax_eight_free(f);
   if (f->grads) ax_home_leave_claim(f->grads, &h->no_grads, &h->after_grads);
   else ax_mfree(h->after_grads);
   free_pieces(f, h->value_piece), free_pieces(f, h->grad_piece);

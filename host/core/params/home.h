@@ -17,7 +17,7 @@ ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out);
 /* Cuts a buffer of gradients that was just made, where the layout's gradients are to be cut. */
 ax_status ax_flat_cut_grads(ax_flat *f);
 /* A buffer of `numel` elements without memory. */
-ax_status ax_home_without_memory(const ax_flat *f, int64_t numel, ax_tensor **out);
+ax_status ax_home_without_memory(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_tensor **out);
 /* Makes such a buffer of values for a layout that is to be cut; until then the claim fails. */
 ax_status ax_home_begin_bare(ax_flat *f);
 /* Frees what a layout that is cut has beside its buffers. */
@@ -31,7 +31,8 @@ ax_status ax_home_copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
 /* ---- home_claims.c */
 
 /* On a whole buffer that has no memory, and on values whose memory belongs to all ranks. */
-extern const ax_claim_kind ax_home_no_values, ax_home_no_work, ax_home_no_grads, ax_home_shared_values;
+extern const ax_claim_kind ax_home_no_values, ax_home_no_work, ax_home_no_eight, ax_home_no_grads,
+    ax_home_shared_values;
 /* Fails during a recording, which would keep the addresses of memory that comes and goes. */
 ax_status ax_home_refuse_recording(const ax_flat *f);
 /* Memory for the whole gradients.  They begin as zeros: to kernels that add to those of an earlier
@@ -45,6 +46,28 @@ ax_status ax_home_wait_for_all(const ax_flat *f);
 ax_status ax_home_new_claim(ax_claim **out);
 /* Puts `after` in the place of the layout's own claim, where that stands. */
 void ax_home_leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after);
+
+/* ---- eight.c */
+
+/* Matrices that are gathered in float8_e4m3fn, each times a scale of its own. */
+typedef struct ax_eight {
+  ax_dtype via;       /* the type that values are rounded to before: what a model computes in */
+  ax_tensor *values;  /* [size] float8_e4m3fn; without memory while its claim stands */
+  ax_tensor *factors; /* [n] 1 / scale of each parameter, written with the values */
+  ax_claim none, *after;
+} ax_eight;
+
+/* New reference to this rank's part in eight bits, with the scales of whole parameters.  A
+ * collective. */
+ax_status ax_eight_own_part(const ax_flat *f, ax_tensor **out);
+/* Are the exact values whole here?  They may have been edited since. */
+static inline bool ax_eight_has_whole(const ax_flat *f)
+{
+  return f->home.gathers != f->dtype ? f->home.exact : !f->home.no_values.at;
+}
+/* Makes all of it from them. */
+ax_status ax_eight_from_whole(ax_flat *f);
+void ax_eight_free(ax_flat *f);
 
 /* ---- gather.c */
 
@@ -64,6 +87,10 @@ void ax_home_list(ax_flat *f);
 void ax_home_unlist(ax_flat *f);
 /* Memory for what a model computes with, and the parts of all ranks in it. */
 ax_status ax_home_gather(ax_flat *f);
+/* Likewise where a layout that gathers in eight bits is used in another way. */
+ax_status ax_home_gather_wide(ax_flat *f);
+/* This rank's part of the values in a type.  New reference. */
+ax_status ax_home_own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out);
 /* Memory for the values, and the working copies in it, which come here first. */
 ax_status ax_home_widen(ax_flat *f);
 

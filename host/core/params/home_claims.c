@@ -49,10 +49,17 @@ static ax_status before_values(ax_claim *c, int64_t at)
 {
   ax_flat *f = c->owner;
   if (!is_used(f)) return refuse(f, at, "", "while the model's forward and backward run");
-  return ax_home_gathers_half(f) ? ax_home_widen(f) : ax_home_gather(f);
+  return ax_home_gathers_half(f) ? ax_home_widen(f) : ax_home_gather_wide(f);
 }
 
 static ax_status before_work(ax_claim *c, int64_t at)
+{
+  ax_flat *f = c->owner;
+  if (!is_used(f)) return refuse(f, at, "", "while the model's forward and backward run");
+  return ax_home_gather_wide(f);
+}
+
+static ax_status before_eight(ax_claim *c, int64_t at)
 {
   ax_flat *f = c->owner;
   if (!is_used(f)) return refuse(f, at, "", "while the model's forward and backward run");
@@ -119,6 +126,7 @@ const ax_claim_kind ax_home_no_values = { .uses = AX_READ | AX_WRITE,
                                           .before = before_values,
                                           .piece_of = value_piece },
                     ax_home_no_work = { .uses = AX_READ | AX_WRITE, .before = before_work },
+                    ax_home_no_eight = { .uses = AX_READ | AX_WRITE, .before = before_eight },
                     ax_home_no_grads = { .uses = AX_READ | AX_WRITE,
                                          .before = before_grads,
                                          .piece_of = grad_piece };

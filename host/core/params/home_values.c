@@ -9,6 +9,7 @@ bool ax_flat_has_values(const ax_flat *f)
 {
   const ax_home *h = &f->home;
   if (!(h->cut & AX_CUT_VALUES) || h->shared) return true;
+  if (h->eight) return !h->eight->none.at;
   return ax_home_gathers_half(f) ? !h->no_work.at : !h->no_values.at;
 }
 
@@ -21,7 +22,7 @@ static ax_status gather_exactly(ax_flat *f)
   ax_status st;
 
   if (!(h->cut & AX_CUT_VALUES) || h->shared) return AX_OK;
-  if (!ax_home_gathers_half(f)) return ax_flat_has_values(f) ? AX_OK : ax_home_gather(f);
+  if (!ax_home_gathers_half(f)) return h->no_values.at ? ax_home_gather_wide(f) : AX_OK;
   if (h->exact) return AX_OK;
   ax_flat_drop_values(f); /* those that were widened */
   st = ax_home_fill(f, f->values, &h->no_values);
@@ -77,6 +78,7 @@ void ax_flat_drop_values(ax_flat *f)
   ax_home_forget_arriving(f);
   if (!h->no_values.at) ax_home_take_memory(f->values, &h->no_values);
   if (ax_home_gathers_half(f) && !h->no_work.at) ax_home_take_memory(f->work, &h->no_work);
+  if (h->eight && !h->eight->none.at) ax_home_take_memory(h->eight->values, &h->eight->none);
   h->exact = false;
 }
 

@@ -208,7 +208,7 @@ ax_status ax_flat_give_grads(ax_flat *f)
   const bool away = f->home.away & AX_CUT_GRADS && !f->home.group;
   ax_status st =
       away  ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
-      : cut ? ax_home_without_memory(f, f->size + f->n, &grads)
+      : cut ? ax_home_without_memory(f, (ax_dtype)f->dtype, f->size + f->n, &grads)
             : ax_home_new_grads(f, &grads);
   int k = 0;
 

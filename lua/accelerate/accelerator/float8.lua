@@ -3,7 +3,6 @@
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local sharded = require "accelerate.parallel.sharded"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -40,13 +39,13 @@ local function recipe_for(backend)
   return class(), backend == "NO" and "AO" or backend
 end
 
--- Sharded values travel in the type that a model computes in.
-local function check_gathers(handler, plan)
-  if handler.enable_fsdp_float8_all_gather and plan and sharded.applies(plan) then
-    fail("Accelerator: AORecipeKwargs: enable_fsdp_float8_all_gather: %s gathers values in bfloat16; " ..
-      "leave it "
-      .. "out", plan.name)
+-- Weights of layers in eight bits travel so where a plan cuts values and the recipe agrees.
+local function settle_gathers(handler, plan)
+  if not plan or not handler.enable_fsdp_float8_all_gather then return end
+  plan.eight = function(model)
+    return require("accelerate.precision.float8_models").weights_in_eight(model)
   end
+  plan.origin.eight = "AORecipeKwargs.enable_fsdp_float8_all_gather"
 end
 
 --- Settles the recipe by which an Accelerator's models compute in eight bits. Raises for a recipe
@@ -66,7 +65,7 @@ function M.settle(self)
     fail("Accelerator: the recipe of MS-AMP (opt_level = '%s') is not there: gradients are reduced, and "
       .. "optimizer states kept, in 32 or 16 bits; use AORecipeKwargs or TERecipeKwargs", handler.opt_level)
   end
-  if backend == "AO" then check_gathers(handler, self._plan) end
+  if backend == "AO" then settle_gathers(handler, self._plan) end
   self._float8_handler, self._float8_backend = handler, backend
 end
 

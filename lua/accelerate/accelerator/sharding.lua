@@ -1,6 +1,7 @@
 --- What an Accelerator says about its sharding plan. Methods of accelerate.Accelerator.
 local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
+local parallel = require "accelerate.parallel"
 local plans = require "accelerate.parallel.sharded.plan"
 
 local fail = options.fail
@@ -39,7 +40,8 @@ function Accelerator:explain_sharding(model, opts)
   end
   local plan = self._plan or plans.new("NO_SHARD", { name = "none: every rank holds the whole model",
     replicate = self.num_processes }, self.num_processes)
-  local text = plans.show(plan, model, { optimizer = optimizer })
+  local record = parallel.record_of(model)
+  local text = plans.show(plan, model, { optimizer = optimizer, shared = record and record.shared })
   self:print(text)
   return text
 end

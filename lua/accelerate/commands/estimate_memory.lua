@@ -122,7 +122,9 @@ end
 ---@return string[][]
 function M.sharded(m, strategies, ranks, copies, dtype)
   local bytes, units = sizes.text, {}
-  for i, n in ipairs(m.blocks) do units[i] = { values = { float32 = n }, trained = { float32 = n } } end
+  for i, n in ipairs(m.blocks) do
+    units[i] = { values = { float32 = n }, trained = { float32 = n }, eight = 0 }
+  end
   local rows = { { "strategy", "values", "gradients", "states", "units' buffers", "a rank", "all ranks" } }
   for _, strategy in ipairs(strategies) do
     local plan = plan_of(strategy, ranks, copies, dtype)

@@ -161,7 +161,7 @@ M.AORecipeKwargs = dataclasses._handler("AORecipeKwargs", {
     config = { "table", optional = true },  -- { pad_inner_dim =, enable_fsdp_float8_all_gather = }
     module_filter_func = { "function", optional = true },  -- (module, path) -> whether it is converted
     pad_inner_dim = FLAG,  -- default true: any number of rows will do; else a multiple of 16
-    -- true raises where values are sharded: they are gathered in bfloat16
+    -- default true: where ranks gather weights, those of layers in eight bits travel so
     enable_fsdp_float8_all_gather = FLAG,
   },
   init = function(self)
@@ -171,9 +171,7 @@ M.AORecipeKwargs = dataclasses._handler("AORecipeKwargs", {
       for name, value in pairs(self.config) do fill(self, name, value) end
     end
     fill(self, "pad_inner_dim", env.flag(FP8 .. "PAD_INNER_DIM", true))
-    if env.text(FP8 .. "ENABLE_FSDP_FLOAT8_ALL_GATHER") then
-      fill(self, "enable_fsdp_float8_all_gather", env.flag(FP8 .. "ENABLE_FSDP_FLOAT8_ALL_GATHER", false))
-    end
+    fill(self, "enable_fsdp_float8_all_gather", env.flag(FP8 .. "ENABLE_FSDP_FLOAT8_ALL_GATHER", true))
   end,
 })
 

@@ -59,6 +59,7 @@ local numbered = 0  -- models on ranks so far; equal on all ranks, since prepari
 ---@field plan accelerate.ShardingPlan? how its buffers are cut over ranks; nil: they are whole
 ---@field shards accelerate.Shards? the groups of ranks that they are cut over
 ---@field units accelerate.ShardedUnit[]?
+---@field eight table<accelerate.Tensor, boolean>? which parameters are gathered in eight bits
 ---@field shared boolean? whether ranks have one copy of the parameters between them
 ---@field gathers boolean? whether some parameters are cut, and ranks have no copy of them
 ---@field delivers boolean? whether gradients are cut: every pass is reduced

@@ -4,6 +4,10 @@
 ---
 --- A scale follows from the tensor itself, or from the sizes of earlier ones
 --- (accelerate.precision.float8_scales).
+---
+--- Of a weight that ranks gather nothing whole stays between the forward pass and the backward one.
+--- Where it is gathered in eight bits (host/eight.h) the backward pass gathers it once more, and
+--- turns it; otherwise the backward pass casts it once more.
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local modes = require "accelerate.utils.modes"
@@ -45,19 +49,46 @@ local function rounded(use, which, t, turned)
   return values, across, numbers
 end
 
+-- How a product has its weight.
+---@class accelerate.Float8Weight
+---@field eight accelerate.Tensor? the weight in eight bits, as it was gathered
+---@field factor accelerate.Tensor? what makes the weight of it again
+---@field again boolean? whether the backward pass casts it once more
+local KEPT, AGAIN = {}, { again = true } -- KEPT: its transpose in eight bits is kept for that pass
+
+-- The weight in eight bits, what the backward pass needs of it if the product is `turned` there,
+-- and its factor where that is made here.
+local function weight_for(ctx, form, use, weight, turned)
+  if form.eight then return form.eight, turned and weight or nil end -- which shows whether it was edited
+  local scales = use.recipe.scales
+  if form.again and scales then ctx.scale = scales:of(use.at, WEIGHT):clone() end -- the next pass has another
+  local values, across, numbers = rounded(use, WEIGHT, weight, turned and not form.again)
+  return values, turned and (form.again and weight or across) or nil, numbers
+end
+
+-- The transpose of the weight in eight bits, of what weight_for kept.
+local function turned_weight(ctx, kept)
+  if ctx.form.eight then return ctx.form.eight:t():contiguous() end
+  if not ctx.form.again then return kept end
+  local _, across = cast(kept, ctx.scale, ctx.use.recipe.forward, true)
+  return across
+end
+
 local Product = core.Function {
   name = "float8_linear",
-  forward = function(ctx, x, weight, bias, use)
+  forward = function(ctx, x, weight, bias, use, form)
     local need, high = ctx.needs_input_grad, use.recipe.high
     local turns_x, turns_weight = need[2] and not high.wgrad, need[1] and not high.dgrad
-    local x8, x8t, xs, w8, w8t, ws
+    local x8, x8t, xs, w8, kept, ws
     if turns_x or not high.fprop then x8, x8t, xs = rounded(use, INPUT, x, turns_x) end
-    if turns_weight or not high.fprop then w8, w8t, ws = rounded(use, WEIGHT, weight, turns_weight) end
-    ctx.use, ctx.x_dtype, ctx.weight_dtype = use, x.dtype, weight.dtype
-    ctx:save_for_backward(turns_x and x8t or nil, xs, turns_weight and w8t or nil, ws,
+    if turns_weight or not high.fprop then
+      w8, kept, ws = weight_for(ctx, form, use, weight, turns_weight)
+    end
+    ctx.use, ctx.form, ctx.x_dtype, ctx.weight_dtype = use, form, x.dtype, weight.dtype
+    ctx:save_for_backward(turns_x and x8t or nil, xs, kept, ws,
       need[2] and high.wgrad and x or nil, need[1] and high.dgrad and weight or nil)
     if high.fprop then return linear(x, weight, bias) end
-    return product(x8, w8, xs, ws, bias, x.dtype, true)
+    return product(x8, w8, xs, form.factor or ws, bias, x.dtype, true)
   end,
   backward = function(ctx, g)
     local need, use = ctx.needs_input_grad, ctx.use
@@ -66,13 +97,14 @@ local Product = core.Function {
       fail("float8_linear: create_graph is not available through a layer in eight bits: rounding has no " ..
         "gradient of its own")
     end
-    local x8t, xs, w8t, ws, x, weight = ctx:saved_tensors()
+    local x8t, xs, kept, ws, x, weight = ctx:saved_tensors()
     local in_dx, in_dw = need[1] and not high.dgrad, need[2] and not high.wgrad
     local g8, g8t, gs, dx, dw
     if in_dx or in_dw then g8, g8t, gs = rounded(use, GRADIENT, g, in_dw) end
-    if in_dx then dx = product(g8, w8t, gs, ws, nil, ctx.x_dtype, false)
+    if in_dx then dx = product(g8, turned_weight(ctx, kept), gs, ctx.form.factor or ws, nil,
+      ctx.x_dtype, false)
     elseif need[1] then dx = g:matmul(weight) end
-    if in_dw then dw = product(g8t, x8t, gs, xs, nil, ctx.weight_dtype, false)
+    if in_dw then dw = product(g8t, x8t, gs, xs, nil, ctx.x_dtype, false):to(ctx.weight_dtype)
     elseif need[2] then dw = g:t():matmul(x) end
     return dx, dw, need[3] and g:sum(1) or nil
   end,
@@ -86,13 +118,31 @@ end
 
 local FLOATS = { float32 = true, bfloat16 = true, float16 = true }
 
+-- Whether a weight stands for one of `dtype` here: it is, or automatic casting makes it so.
+local function computes_in(dtype, weight)
+  if weight.dtype == dtype then return true end
+  local casts, lowered = core.autocast_state()
+  return casts and lowered == dtype and weight.dtype == "float32"
+end
+
+-- How a layer's weight comes to a product of inputs of `dtype`.
+local function form_of(use, weight, dtype)
+  if not use.recipe.scales and computes_in(dtype, weight) then
+    local eight, factor = core.flat_in_eight(weight, dtype)
+    if eight then return { eight = eight, factor = factor } end
+  end
+  return core.flat_is_gathered(weight, dtype) and AGAIN or KEPT
+end
+
 -- y = x W^T + b over the last dim.
 local function run(layer, use, x)
   local values = layer._values
   if not FLOATS[x.dtype] then return linear(x, values.weight, values.bias) end
-  local weight, bias = lower(values.weight), values.bias
+  local weight, bias = values.weight, values.bias
   x = lower(x)
-  if weight.dtype ~= x.dtype then return linear(x, weight, bias) end
+  local form = form_of(use, weight, x.dtype)
+  if not form.eight then weight = lower(weight) end
+  if not form.eight and weight.dtype ~= x.dtype then return linear(x, weight, bias) end
   local shape, cols = x.shape, weight:size(2)
   if shape[#shape] ~= cols then return linear(x, weight, bias) end -- its error
   if #shape ~= 2 then x = x:reshape(-1, cols) end
@@ -101,7 +151,7 @@ local function run(layer, use, x)
     bias = lower(bias)
     if bias.dtype ~= x.dtype then bias = bias:to(x.dtype) end
   end
-  local y = Product(x, weight, bias, use)
+  local y = Product(x, weight, bias, use, form)
   if #shape == 2 then return y end
   shape[#shape] = weight:size(1)
   return y:view(shape)

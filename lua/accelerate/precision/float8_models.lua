@@ -131,6 +131,22 @@ function M.has_ao_layers(model)
   return false
 end
 
+--- Returns the parameters that are weights of layers of torchao's kind, and nothing else: those
+--- that ranks may gather in eight bits.
+---@param model accelerate.nn.Module
+---@return table<accelerate.Tensor, boolean>
+function M.weights_in_eight(model)
+  local found, others = {}, {}
+  for _, module in model:named_modules() do
+    local use = float8.use_of(module)
+    for name, p in module:named_parameters { recurse = false } do
+      if use and use.recipe.always and name == "weight" then found[p] = true else others[p] = true end
+    end
+  end
+  for p in pairs(others) do found[p] = nil end
+  return found
+end
+
 -- ---- transformer-engine's -----------------------------------------------------------------------
 
 local FORMATS = { HYBRID = E5M2, E4M3 = E4M3 }

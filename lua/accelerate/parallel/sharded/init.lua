@@ -90,12 +90,21 @@ function M.begin(record, model, plan, handler)
   record.delivers = is_cut(plan, "gradients")
   record.units, record.unit_of = division.divide(model, plan.units and plan.units(model) or {})
   record.ignored = plan.ignored and plan.ignored(model) or {}
+  record.eight = plan.eight and is_cut(plan, "values") and plan.eight(model) or {}
 end
 
 -- The half type that a layout's values are gathered in; nil: their own type.
 local function gathered_type(plan, flat)
   local dtype = plan.param_dtype or state.lower_type()
   return flat.dtype == "float32" and HALF[dtype] and dtype or nil
+end
+
+-- Has a layout of weights that compute in eight bits gathered so, where its values are gathered in
+-- nothing else that rounds.
+local function gather_in_eight(plan, flat)
+  local lower, gathered = state.lower_type(), gathered_type(plan, flat)
+  if not lower or flat.dtype ~= "float32" and flat.dtype ~= lower then return end
+  if not gathered or gathered == lower then flat.layout:gather_in_eight(lower) end
 end
 
 local function names_of(model)
@@ -129,6 +138,7 @@ function M.cut(record, model, made)
         and record.shards.copies._handle,
         is_cut(plan, "values"), is_cut(plan, "gradients"), gathered_type(plan, flat))
       flat.cut, flat.cut_values = true, is_cut(plan, "values")
+      if record.eight[flat.params[1]] then gather_in_eight(plan, flat) end
       if flat.former then
         bare[#bare + 1] = flat
         if flat.trainable then flat_buffers.give_grads(flat) end
@@ -169,7 +179,8 @@ function M.units_of(record, model)
   return { made = names and function(flat) rest_whole(record, flat, names) end or nil,
     cuts = cuts(record.plan), parts = record.shards.group.size, key = function(p)
     if record.ignored[p] then return " ignored" end
-    return " " .. (record.unit_of[p] or record.units[1]).name .. (like[p] and " like " .. like[p] or "")
+    return " " .. (record.unit_of[p] or record.units[1]).name .. (record.eight[p] and " eight" or "")
+      .. (like[p] and " like " .. like[p] or "")
   end, bare = function(p) return is_cut(record.plan, "values") and not record.ignored[p] end }
 end
 

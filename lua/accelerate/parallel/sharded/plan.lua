@@ -27,6 +27,8 @@ local M = {}
 ---  that stay whole and are not managed
 ---@field param_dtype string? the type that values are gathered in and units compute in; nil: the
 ---  type that values rest in
+---@field eight (fun(model: accelerate.nn.Module): table<accelerate.Tensor, boolean>)? which
+---  parameters are gathered in float8_e4m3fn; nil: none
 ---@field reduce_dtype string? what gradients are reduced in
 ---@field buffer_dtype string? what floating buffers of modules are converted to
 ---@field output_dtype string? the type of floating outputs of the model and its units
@@ -227,8 +229,9 @@ end
 --- rest and while it computes, and what a step moves.
 ---@param plan accelerate.ShardingPlan
 ---@param model accelerate.nn.Module
----@param opts { optimizer: accelerate.optim.Optimizer? }? whose states are counted; default: two
----  states of each parameter's size, as Adam keeps them
+---@param opts { optimizer: accelerate.optim.Optimizer?, shared: boolean? }? optimizer: whose states
+---  are counted; default: two states of each parameter's size, as Adam keeps them; shared: whether
+---  the ranks of a prepared model have its values in memory of all
 ---@return string
 function M.show(plan, model, opts)
   return require("accelerate.parallel.sharded.table").show(plan, model, opts)

@@ -17,23 +17,25 @@ local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 
 
 -- ---- bytes --------------------------------------------------------------------------------------
 
---- Returns the elements of each unit by type, of all parameters and of those that are trained: the
---- model's own unit first.
+--- Returns the elements of each unit by type, of all parameters and of those that are trained, and
+--- how many are gathered in eight bits: the model's own unit first.
 ---@param plan accelerate.ShardingPlan
 ---@param model accelerate.nn.Module
----@return { values: table<string, integer>, trained: table<string, integer> }[]
+---@return { values: table<string, integer>, trained: table<string, integer>, eight: integer }[]
 function M.units(plan, model)
-  local ignored = plan.ignored(model)
+  local ignored, eight = plan.ignored(model), is_cut(plan, "values") and plan.eight and plan.eight(model)
+    or {}
   local units, unit_of = division.divide(model, plan.units(model))
   local list, counts = {}, {}
   for i, unit in ipairs(units) do
-    list[i] = { values = {}, trained = {} }
+    list[i] = { values = {}, trained = {}, eight = 0 }
     counts[unit] = list[i]
   end
   for _, p in ipairs(model:parameters()) do
     local count = counts[unit_of[p]]
     if not ignored[p] and SIZES[p.dtype] then
       count.values[p.dtype] = (count.values[p.dtype] or 0) + p:numel()
+      if eight[p] then count.eight = count.eight + p:numel() end
       if p.requires_grad then count.trained[p.dtype] = (count.trained[p.dtype] or 0) + p:numel() end
     end
   end
@@ -50,9 +52,22 @@ local function bytes_of(elements, size, parts)
   return sum
 end
 
+-- The bytes of a unit's values as a model computes with them: what is gathered in eight bits has
+-- one for each element.
+local function computed_bytes(plan, unit)
+  local left = unit.eight
+  local sum = left
+  for dtype, n in pairs(unit.values) do
+    local eight = SIZES[dtype] <= 4 and math.min(n, left) or 0
+    left = left - eight
+    sum = sum + (n - eight) * (SIZES[plan.param_dtype] or SIZES[dtype])
+  end
+  return sum
+end
+
 --- Returns a rank's bytes under a plan.
 ---@param plan accelerate.ShardingPlan
----@param units { values: table, trained: table }[] what `units` returned
+---@param units { values: table, trained: table, eight: integer }[] what `units` returned
 ---@param states integer states of a parameter's size that the optimizer keeps
 ---@return { values: number, gradients: number, states: number, working: number, unit_values:
 ---  number, unit_gradients: number, buffers: integer, files: number, total: number, whole: table }
@@ -70,7 +85,7 @@ function M.bytes(plan, units, states)
     whole.gradients = whole.gradients + bytes_of(unit.trained)
     whole.states = whole.states + states * bytes_of(unit.trained)
     if is_cut(plan, "values") or plan.offload.values then
-      sum.unit_values = math.max(sum.unit_values, bytes_of(unit.values, computed))
+      sum.unit_values = math.max(sum.unit_values, computed_bytes(plan, unit))
     elseif computed and computed < 4 then
       sum.working = sum.working + bytes_of(unit.values, computed)
     end
@@ -92,7 +107,7 @@ end
 local function traffic(plan, units)
   local values, gradients = 0, 0
   for _, unit in ipairs(units) do
-    values = values + bytes_of(unit.values, SIZES[plan.param_dtype])
+    values = values + computed_bytes(plan, unit)
     gradients = gradients + bytes_of(unit.trained, SIZES[plan.reduce_dtype])
   end
   local function share(n) return (n - 1) / n end
@@ -128,9 +143,20 @@ local function offload_text(offload)
   return #parts > 0 and table.concat(parts, ", ") or offload.note or "none"
 end
 
+-- What becomes of weights of layers in eight bits; nil: the recipe has no such gathers.
+local function eight_text(plan, units, shared)
+  if not plan.eight then return nil end
+  if not is_cut(plan, "values") then return "nothing is gathered: values are whole" end
+  if shared then return "nothing is gathered: the ranks share memory" end
+  for _, unit in ipairs(units) do
+    if unit.eight > 0 then return "float8_e4m3fn" end
+  end
+  return "float8_e4m3fn, of layers that prepare converts"
+end
+
 local function yes(value) return value and "yes" or "no" end
 
--- The settings of a plan: name, field of the plan, text of its value.
+-- The settings of a plan: name, field of the plan, text of its value; nil: it has no such setting.
 local SETTINGS = {
   { "strategy", "name", function(plan) return plan.name end },
   { "dp_replicate", "replicate", function(plan) return ("%d"):format(plan.replicate) end },
@@ -144,6 +170,7 @@ local SETTINGS = {
   end },
   { "parameters compute in", "param_dtype",
     function(plan) return plan.param_dtype or "the type they rest in" end },
+  { "weights in eight bits travel in", "eight", eight_text },
   { "gradients are reduced in", "reduce_dtype",
     function(plan) return plan.reduce_dtype or "their own type" end },
   { "inputs are cast of", "casts_inputs", function(plan)
@@ -159,11 +186,12 @@ local SETTINGS = {
   { "state dicts", "state_dict_type", function(plan) return plan.state_dict_type end },
 }
 
-local function settings(plan, units)
+local function settings(plan, units, shared)
   local rows = { { "setting", "value", "from" } }
   for _, setting in ipairs(SETTINGS) do
-    local name, field, text = unpack(setting)
-    rows[#rows + 1] = { name, text(plan, units), plan.origin[field] or "default" }
+    local name, field, text_of = unpack(setting)
+    local text = text_of(plan, units, shared)
+    if text then rows[#rows + 1] = { name, text, plan.origin[field] or "default" } end
   end
   return rows
 end
@@ -210,7 +238,8 @@ end
 --- Returns the plan of a model in text.
 ---@param plan accelerate.ShardingPlan
 ---@param model accelerate.nn.Module
----@param opts { optimizer: accelerate.optim.Optimizer? }?
+---@param opts { optimizer: accelerate.optim.Optimizer?, shared: boolean? }? shared: whether the
+---  ranks of a prepared model have its values in memory of all
 ---@return string
 function M.show(plan, model, opts)
   local units = M.units(plan, model)
@@ -219,7 +248,7 @@ function M.show(plan, model, opts)
   out[1] = ("sharding plan of %s with %s: %s on %d rank%s"):format(class.of(model).__name, optimizer,
     plan.name,
     plan.replicate * plan.shard, plan.replicate * plan.shard == 1 and "" or "s")
-  aligned(out, settings(plan, units))
+  aligned(out, settings(plan, units, opts and opts.shared))
   aligned(out, bytes_rows(plan, M.bytes(plan, units, states)))
   aligned(out, { { "a rank sends", "in each forward and backward pass", size_text(moved.pass) },
     { "", "at each optimizer step", size_text(moved.step) } })
