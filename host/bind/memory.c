@@ -181,6 +181,13 @@ static void flush_traces(lua_State *L)
   if (hook_called) luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
 }
 
+/* core._flush_traces(): the next collection finds what only compiled code holds */
+static int drop_traces(lua_State *L)
+{
+  if (!ax_lua.collecting) flush_traces(L);
+  return 0;
+}
+
 /* Collects until a collection frees nothing more: one collection may make garbage for the next. */
 static void collect_all(lua_State *L)
 {
@@ -485,6 +492,7 @@ void ax_lua_open_memory(lua_State *L)
     { "memory_stats", memory_stats },
     { "set_memory_limit", set_memory_limit },
     { "empty_cache", empty_cache },
+    { "_flush_traces", drop_traces },
     { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "debug_fail_alloc", debug_fail_alloc },
     { "debug_claims_missed", debug_claims_missed },

@@ -1,8 +1,10 @@
 /* Storages: counted device bytes. */
 #include "core/core.h"
 #include "core/device/meta.h"
+#include "core/memory/lasting.h"
 
 static void release_cpu(ax_storage *s) { ax_free(s->data, s->bytes); }
+static void release_lasting(ax_storage *s) { ax_free_lasting(s->data, s->bytes); }
 static void release_pinned(ax_storage *s)
 {
   ((const ax_device_memory *)s->owner)->pinned_free(s->data, s->bytes);
@@ -84,6 +86,19 @@ ax_status ax_storage_new_fresh(ax_device device, size_t bytes, bool *zeros, ax_s
   if (device.kind != AX_CPU) return new_on_device(device, bytes, out);
   if ((st = ax_alloc_fresh(bytes, zeros, &data)) != AX_OK) return st;
   if ((st = ax_storage_wrap(data, bytes, release_cpu, NULL, out)) != AX_OK) ax_free(data, bytes);
+  else track(*out);
+  return st;
+}
+
+ax_status ax_storage_new_lasting(ax_device device, size_t bytes, bool *zeros, ax_storage **out)
+{
+  ax_status st;
+  void *data;
+
+  if (device.kind != AX_CPU) return ax_storage_new_fresh(device, bytes, zeros, out);
+  *out = NULL;
+  if ((st = ax_alloc_lasting(bytes, zeros, &data)) != AX_OK) return st;
+  if ((st = ax_storage_wrap(data, bytes, release_lasting, NULL, out)) != AX_OK) ax_free_lasting(data, bytes);
   else track(*out);
   return st;
 }

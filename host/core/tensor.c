@@ -1,6 +1,7 @@
 /* Tensors: counted views over storages.  What a tensor means to autograd is in autograd.c; here are
  * its bytes and its life. */
 #include "core/core.h"
+#include "core/memory/lasting.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
@@ -25,9 +26,11 @@ static ax_version *version_retain(ax_version *v)
   return v;
 }
 
+typedef ax_status new_storage(ax_device device, size_t bytes, bool *zeros, ax_storage **out);
+
 /* A new tensor; *zeros says whether its elements are known to be 0. */
-static ax_status new_fresh(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, bool *zeros,
-                           ax_tensor **out)
+static ax_status new_fresh(new_storage *new, ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                           bool *zeros, ax_tensor **out)
 {
   ax_status st;
   ax_storage *s = NULL;
@@ -36,7 +39,7 @@ static ax_status new_fresh(ax_device device, ax_dtype dtype, int ndim, const int
 
   *out = NULL;
   AX_TRY(ax_shape_checked_bytes(ndim, shape, ax_dtype_size(dtype), &numel, &bytes));
-  AX_TRY(ax_storage_new_fresh(device, bytes, zeros, &s));
+  AX_TRY(new (device, bytes, zeros, &s));
   ax_strides_contiguous(ndim, shape, strides);
   st = ax_tensor_over(s, dtype, ndim, shape, strides, 0, out);
 out:
@@ -47,7 +50,7 @@ out:
 ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)
 {
   bool zeros;
-  return new_fresh(device, dtype, ndim, shape, &zeros, out);
+  return new_fresh(ax_storage_new_fresh, device, dtype, ndim, shape, &zeros, out);
 }
 
 ax_status ax_tensor_new_padded(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
@@ -69,17 +72,29 @@ out:
   return st;
 }
 
-ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
-                             ax_tensor **out)
+static ax_status new_zeros(new_storage *new, ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                           ax_tensor **out)
 {
   bool zeros;
-  ax_status st = new_fresh(device, dtype, ndim, shape, &zeros, out);
+  ax_status st = new_fresh(new, device, dtype, ndim, shape, &zeros, out);
 
   if (st == AX_OK && !zeros && (st = ax_fill(*out, 0)) != AX_OK) {
     ax_tensor_release(*out);
     *out = NULL;
   }
   return st;
+}
+
+ax_status ax_tensor_zeros_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                             ax_tensor **out)
+{
+  return new_zeros(ax_storage_new_fresh, device, dtype, ndim, shape, out);
+}
+
+ax_status ax_tensor_zeros_lasting(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
+                                  ax_tensor **out)
+{
+  return new_zeros(ax_storage_new_lasting, device, dtype, ndim, shape, out);
 }
 
 ax_status ax_tensor_new(ax_dtype dtype, int ndim, const int64_t *shape, ax_tensor **out)

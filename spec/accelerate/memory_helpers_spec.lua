@@ -154,6 +154,20 @@ describe("memory helpers", function()
     assert.is_true(utils.memory_stats().live_bytes <= before)
   end)
 
+  it("clear_device_cache finds what compiled code alone holds", function()
+    local function run()
+      local weight, n = core.zeros(1000, 1000), 0
+      local function get() return weight end
+      for _ = 1, 1000 do n = n + (get() and 1 or 0) end -- its trace is for this `get`
+      return n
+    end
+    utils.clear_device_cache(true)
+    local before = utils.memory_stats().live_bytes
+    run()
+    utils.clear_device_cache(true)
+    assert.is_true(utils.memory_stats().live_bytes <= before)
+  end)
+
   it("clear_device_cache empties the cache, and collects only when asked", function()
     utils.clear_device_cache(true)
     local before = utils.memory_stats().live_bytes

@@ -100,6 +100,34 @@ describe("a layout", function()
     end
   end)
 
+  it("and its states take their bytes, to the page, and give them back at once", function()
+    local function settled()
+      for _ = 1, 3 do collectgarbage() end
+      core.release(core.zeros(1)) -- drops what finalisers let go of
+      return core.memory_stats()
+    end
+    local function step(n, bytes)
+      local before = settled()
+      local p = leaf(n)
+      local layout, group = core.flat { p }, core.optim_group("sgd", { p })
+      layout:give_grads()
+      p:sum():backward()
+      group:step { lr = 1, weight_decay = 0, maximize = false, momentum = 0.9, dampening = 0,
+        nesterov = false }
+      local during = settled()
+      assert.are.same({ bytes, 3 },
+        { during.live_bytes - before.live_bytes, during.live_blocks - before.live_blocks })
+      core.empty_cache()
+      return before
+    end
+    -- values, gradients with the presence behind them, states; from a MiB on in whole pages
+    for n, bytes in pairs { [50000] = 3 * 200192 + 64, [333333] = 3 * 1335296 } do
+      local before, after = step(n, bytes), settled()
+      assert.are.equal(before.live_bytes, after.live_bytes)
+      assert.is_true(after.cached_bytes < 4096)
+    end
+  end)
+
   it("leaves nothing behind", function()
     local function used()
       for _ = 1, 3 do collectgarbage() end

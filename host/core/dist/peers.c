@@ -177,8 +177,7 @@ ax_status ax_peers_zeros(ax_dtype dtype, int64_t numel, ax_tensor **out)
 
   *out = NULL;
   if (ax_shm.control && ax_shm.size > 1 && bytes >= AX_PULL_FROM) AX_TRY(new_storage(bytes, &s));
-  if (s) st = ax_tensor_over(s, dtype, 1, &numel, &one, 0, out);
-  else st = ax_tensor_zeros_on((ax_device){ AX_CPU, 0 }, dtype, 1, &numel, out);
+  st = s ? ax_tensor_over(s, dtype, 1, &numel, &one, 0, out) : AX_OK;
 out:
   ax_storage_release(s);
   return st;

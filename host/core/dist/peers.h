@@ -18,8 +18,8 @@ typedef struct ax_place {
   int64_t at;      /* bytes into that file */
 } ax_place;
 
-/* New reference: zeros on the CPU in one dim, in such memory, or in the process's own where there
- * are no peers, where it would be small, or where the system refuses. */
+/* New reference: zeros on the CPU in one dim, in such memory; NULL where there are no peers, where
+ * it would be small, or where the system refuses. */
 ax_status ax_peers_zeros(ax_dtype dtype, int64_t numel, ax_tensor **out);
 /* Where others find [p, p + bytes). */
 ax_place ax_peers_place(const void *p, size_t bytes);

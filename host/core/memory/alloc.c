@@ -6,10 +6,14 @@
  * cache can really give them back.  A limit turns running out of memory into an error: before that
  * the cache is emptied and the host's hook may collect Lua garbage.
  *
+ * Lasting blocks (lasting.h) are as large as their size says, to the page, and are kept by no
+ * list: a layout's buffers and an optimizer's states are made once and stay.
+ *
  * One lock guards the lists; it is never contended while one thread runs a rank. */
 #define _GNU_SOURCE
 #include "core/core.h"
 #include "core/memory/emptied.h"
+#include "core/memory/lasting.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -26,6 +30,7 @@ enum {
   CLASSES = (63 - MIN_SHIFT) * 4,
   MAP_FROM = 1 << 20, /* from here on blocks are mapped */
   PAGE = 4096,
+  LASTING = -1, /* the class of what has none */
 };
 #define MARGIN ((int64_t)256 << 20) /* left for code, stacks and Lua when the limit is found out */
 
@@ -35,7 +40,8 @@ typedef struct block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[CLASSES];
-static int64_t live_of[CLASSES]; /* blocks in use */
+static int64_t live_of[CLASSES];      /* blocks in use */
+static ax_memory_small small_lasting; /* those of no class */
 static ax_memory_stats stats;
 static bool (*pressure_hook)(size_t, int);
 static int64_t fail_in; /* 0: off; else the number of allocations until one fails */
@@ -52,6 +58,14 @@ static int class_of(size_t bytes, size_t *rounded)
   const size_t step = top >= 2 + MIN_SHIFT ? (size_t)1 << (top - 2) : (size_t)1 << MIN_SHIFT;
   *rounded = (bytes + step - 1) / step * step;
   return (top - MIN_SHIFT) * 4 + (int)((*rounded - ((size_t)1 << top)) / ((size_t)1 << (top - 2)));
+}
+
+static int lasting_size(size_t bytes, size_t *rounded)
+{
+  const size_t unit = bytes < MAP_FROM ? (size_t)1 << MIN_SHIFT : PAGE;
+
+  *rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+  return LASTING;
 }
 
 /* ---- the limit */
@@ -148,31 +162,56 @@ static void empty_cache(void)
     }
 }
 
-static void *take(int class, size_t rounded, bool *zeros)
+static void *new_block(size_t rounded)
 {
   void *p;
 
-  *zeros = false;
-  if (lists[class]) {
-    block *b = lists[class];
-    lists[class] = b->next;
-    stats.cached_bytes -= (int64_t)rounded;
-    stats.cache_hits++;
-    p = b;
-  } else {
-    if (stats.live_bytes + stats.cached_bytes + (int64_t)rounded > stats.limit_bytes) empty_cache();
-    if (stats.live_bytes + (int64_t)rounded > stats.limit_bytes) return NULL;
-    p = system_block(rounded);
-    if (!p) {
-      empty_cache();
-      p = system_block(rounded);
-    }
-    if (!p) return NULL;
-    *zeros = rounded >= MAP_FROM;
+  if (stats.live_bytes + stats.cached_bytes + (int64_t)rounded > stats.limit_bytes) empty_cache();
+  if (stats.live_bytes + (int64_t)rounded > stats.limit_bytes) return NULL;
+  if ((p = system_block(rounded))) return p;
+  empty_cache();
+  return system_block(rounded);
+}
+
+static void *cached_block(int class, size_t rounded)
+{
+  block *b = lists[class];
+
+  lists[class] = b->next;
+  stats.cached_bytes -= (int64_t)rounded;
+  stats.cache_hits++;
+  return b;
+}
+
+/* Counts n small blocks of that size. */
+static void count_small(ax_memory_small *out, size_t bytes, int64_t n)
+{
+  ax_memory_small one = { 0 };
+
+  ax_memory_small_add(&one, bytes);
+  for (int k = 0; k < AX_SMALL_CLASSES; k++) {
+    out->blocks[k] += one.blocks[k] * n;
+    out->bytes[k] += one.bytes[k] * n;
   }
-  live_of[class]++;
-  stats.live_bytes += (int64_t)rounded;
-  stats.live_blocks++;
+}
+
+/* Counts n blocks that tensors take, or, negative, give back. */
+static void count_live(int class, size_t rounded, int n)
+{
+  if (class == LASTING) count_small(&small_lasting, rounded, n);
+  else live_of[class] += n;
+  stats.live_bytes += n * (int64_t)rounded;
+  stats.live_blocks += n;
+}
+
+static void *take(int class, size_t rounded, bool *zeros)
+{
+  const bool cached = class != LASTING && lists[class];
+  void *p = cached ? cached_block(class, rounded) : new_block(rounded);
+
+  *zeros = !cached && rounded >= MAP_FROM;
+  if (!p) return NULL;
+  count_live(class, rounded, 1);
   stats.allocations++;
   if (stats.live_bytes > stats.peak_bytes) stats.peak_bytes = stats.live_bytes;
   return p;
@@ -180,17 +219,10 @@ static void *take(int class, size_t rounded, bool *zeros)
 
 void ax_memory_small_get(ax_memory_small *out)
 {
-  *out = (ax_memory_small){ 0 };
   pthread_mutex_lock(&lock);
-  for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TRACKED; c++) {
-    ax_memory_small one = { 0 };
-    if (live_of[c])
-      ax_memory_small_add(&one, class_bytes(c) < AX_MEMORY_TRACKED ? class_bytes(c) : AX_MEMORY_TRACKED - 1);
-    for (int k = 0; k < AX_SMALL_CLASSES; k++) {
-      out->blocks[k] += one.blocks[k] * live_of[c];
-      out->bytes[k] += one.bytes[k] * live_of[c];
-    }
-  }
+  *out = small_lasting;
+  for (int c = 0; c < CLASSES && class_bytes(c) <= AX_MEMORY_TRACKED; c++)
+    count_small(out, class_bytes(c) < AX_MEMORY_TRACKED ? class_bytes(c) : AX_MEMORY_TRACKED - 1, live_of[c]);
   pthread_mutex_unlock(&lock);
 }
 
@@ -213,7 +245,7 @@ ax_status ax_alloc(size_t bytes, void **out)
   return ax_alloc_fresh(bytes, &zeros, out);
 }
 
-ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out)
+static ax_status allocate(size_t bytes, bool lasting, bool *zeros, void **out)
 {
   size_t rounded;
   int class;
@@ -223,7 +255,7 @@ ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out)
   if (injected_failure())
     return ax_fail(AX_ENOMEM, "out of memory (a failure asked for by a test): %zu bytes", bytes);
   if (bytes > (size_t)1 << 46) return ax_fail(AX_ENOMEM, "out of memory: %zu bytes asked for at once", bytes);
-  class = class_of(bytes, &rounded);
+  class = lasting ? lasting_size(bytes, &rounded) : class_of(bytes, &rounded);
   if (!stats.limit_bytes) ax_memory_set_limit(0);
   pthread_mutex_lock(&lock);
   p = take(class, rounded, zeros);
@@ -238,6 +270,13 @@ ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out)
   return AX_OK;
 }
 
+ax_status ax_alloc_fresh(size_t bytes, bool *zeros, void **out) { return allocate(bytes, false, zeros, out); }
+
+ax_status ax_alloc_lasting(size_t bytes, bool *zeros, void **out)
+{
+  return allocate(bytes, true, zeros, out);
+}
+
 void ax_free(void *p, size_t bytes)
 {
   size_t rounded;
@@ -246,11 +285,21 @@ void ax_free(void *p, size_t bytes)
   pthread_mutex_lock(&lock);
   ((block *)p)->next = lists[class];
   lists[class] = p;
-  live_of[class]--;
   stats.cached_bytes += (int64_t)rounded;
-  stats.live_bytes -= (int64_t)rounded;
-  stats.live_blocks--;
+  count_live(class, rounded, -1);
   pthread_mutex_unlock(&lock);
+}
+
+void ax_free_lasting(void *p, size_t bytes)
+{
+  size_t rounded;
+  const int class = lasting_size(bytes, &rounded);
+
+  if (!p) return;
+  pthread_mutex_lock(&lock);
+  count_live(class, rounded, -1);
+  pthread_mutex_unlock(&lock);
+  return_to_system(p, rounded);
 }
 
 void ax_memory_get(ax_memory_stats *out)

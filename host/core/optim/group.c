@@ -6,6 +6,7 @@
  * outside of an ax_flat are neighbours only where nothing is between them. */
 #include "core/optim/group.h"
 #include "core/core.h"
+#include "core/memory/lasting.h"
 #include "core/params/home.h"
 
 #include <stdio.h>
@@ -302,7 +303,7 @@ static int own_state_shape(const member *m, ax_state_form form, int64_t *shape)
 
 static ax_status new_buffer(const ax_tensor *p, int ndim, const int64_t *shape, ax_tensor **out)
 {
-  return ax_tensor_zeros_on(device_of(p), (ax_dtype)p->dtype, ndim, shape, out);
+  return ax_tensor_zeros_lasting(device_of(p), (ax_dtype)p->dtype, ndim, shape, out);
 }
 
 /* n zeros for state k of p: in the memory that computes, or in a file. */

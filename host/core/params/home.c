@@ -13,6 +13,7 @@
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
+#include "core/memory/lasting.h"
 
 ax_status ax_home_view(const ax_flat *f, ax_tensor *buffer, int64_t begins, int64_t from, int64_t to,
                        ax_tensor **out)
@@ -106,9 +107,16 @@ out:
 static ax_status begin_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
 {
   const int64_t n = f->home.last - f->home.first;
+  ax_tensor *there = NULL;
+  ax_status st;
 
-  if (whole->storage->data) return ax_home_copy_part(f, whole, out);
-  return ax_tensor_zeros_on(f->device, (ax_dtype)f->dtype, 1, &n, out);
+  AX_TRY(ax_tensor_zeros_lasting(f->device, (ax_dtype)f->dtype, 1, &n, out));
+  if (!whole->storage->data) goto out;
+  AX_TRY(ax_home_view(f, whole, 0, f->home.first, f->home.last, &there));
+  st = ax_copy(*out, there);
+out:
+  ax_tensor_release(there);
+  return st;
 }
 
 /* Puts the values into memory that all ranks have, where they can. */

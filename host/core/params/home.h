@@ -9,8 +9,8 @@
 /* ---- layout.c */
 
 /* New reference: zeros for all gradients and the presence, which the ranks of this machine may
- * reduce where they are. */
-ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out);
+ * reduce where they are.  stays: for as long as the layout, not for a pass. */
+ax_status ax_home_new_grads(const ax_flat *f, bool stays, ax_tensor **out);
 
 /* ---- home.c */
 

@@ -72,7 +72,7 @@ ax_status ax_home_give_zeros(ax_flat *f)
   ax_status st;
 
   AX_TRY(ax_home_refuse_recording(f));
-  AX_TRY(ax_home_new_grads(f, &fresh));
+  AX_TRY(ax_home_new_grads(f, false, &fresh));
   ax_storage_trade(f->grads->storage, fresh->storage);
   ax_claim_take_off(&f->home.no_grads);
   for (int k = 0; k < f->n; k++) f->home.had[k] = f->params[k]->grad == f->params[k]->grad_slot;

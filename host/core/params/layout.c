@@ -3,6 +3,7 @@
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/peers.h"
+#include "core/memory/lasting.h"
 
 #include <string.h>
 
@@ -54,7 +55,7 @@ static ax_status enlist(ax_flat *f, int n, ax_tensor *const *params, int parts)
 
 static ax_status new_buffer(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_tensor **out)
 {
-  return ax_tensor_zeros_on(f->device, dtype, 1, &numel, out);
+  return ax_tensor_zeros_lasting(f->device, dtype, 1, &numel, out);
 }
 
 /* As ax_tensor_place_at, for a buffer without memory. */
@@ -194,11 +195,15 @@ bool ax_flat_is_current(const ax_flat *f)
 
 /* ---- gradients and working copies */
 
-ax_status ax_home_new_grads(const ax_flat *f, ax_tensor **out)
+ax_status ax_home_new_grads(const ax_flat *f, bool stays, ax_tensor **out)
 {
+  const ax_dtype dtype = (ax_dtype)f->dtype;
   const int64_t numel = f->size + f->n;
-  return f->device.kind == AX_CPU ? ax_peers_zeros((ax_dtype)f->dtype, numel, out)
-                                  : new_buffer(f, (ax_dtype)f->dtype, numel, out);
+  ax_status st;
+
+  *out = NULL;
+  if (f->device.kind == AX_CPU && ((st = ax_peers_zeros(dtype, numel, out)) != AX_OK || *out)) return st;
+  return stays ? new_buffer(f, dtype, numel, out) : ax_tensor_zeros_on(f->device, dtype, 1, &numel, out);
 }
 
 ax_status ax_flat_give_grads(ax_flat *f)
@@ -209,7 +214,7 @@ ax_status ax_flat_give_grads(ax_flat *f)
   ax_status st =
       away  ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
       : cut ? ax_home_without_memory(f, (ax_dtype)f->dtype, f->size + f->n, &grads)
-            : ax_home_new_grads(f, &grads);
+            : ax_home_new_grads(f, true, &grads);
   int k = 0;
 
   for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_grad_slot(f->params[k], grads, f->offsets[k]);

@@ -1,5 +1,6 @@
 /* place.c: buffers of layouts in files, or in host memory (place.h). */
 #include "core/core.h"
+#include "core/memory/lasting.h"
 #include "core/offload/page.h"
 #include "core/ops/dispatch.h"
 #include "core/params/home.h"
@@ -115,7 +116,7 @@ static ax_status new_in_memory(ax_dtype dtype, int64_t n, ax_tensor **out)
 {
   ax_status st = ax_tensor_new_pinned(dtype, 1, &n, out);
 
-  if (st != AX_OK) return ax_tensor_zeros_on((ax_device){ AX_CPU, 0 }, dtype, 1, &n, out);
+  if (st != AX_OK) return ax_tensor_zeros_lasting((ax_device){ AX_CPU, 0 }, dtype, 1, &n, out);
   if ((st = ax_fill(*out, 0)) == AX_OK) return AX_OK;
   ax_tensor_release(*out);
   *out = NULL;

@@ -13,11 +13,13 @@ local CLEAR = { garbage_collection = { "boolean", default = false } }
 --- Frees the allocators' cached blocks. The CPU's go back to the system, those of used GPUs to
 --- their driver.
 ---@param opts { garbage_collection: boolean? }|boolean|nil garbage_collection: collect Lua's
----  garbage first, so that tensors that nothing refers to any more are among them; default false
+---  garbage first, so that tensors that nothing refers to any more are among them. Compiled code,
+---  which holds the models that it was compiled for, goes too, and is compiled again; default false
 function M.clear_device_cache(opts)
   if type(opts) == "boolean" then opts = { garbage_collection = opts } end
   opts = options.check("clear_device_cache", opts, CLEAR)
   if opts.garbage_collection then
+    core._flush_traces()
     collectgarbage()
     collectgarbage() -- finalisers of the first round may have let go of more
   end
