@@ -6,10 +6,7 @@
 --- setting "resumed" a run is killed and goes on, and has the bits of one that was not. Prints a
 --- line for each model and setting, and the cells that are further off than their tolerance.
 --- spec/sharded/equal_spec.lua has some of the cells.
-local fs = require "accelerate.utils.fs"
-local json = require "accelerate.utils.json"
 local programs = require "spec.support.sharded_programs"
-local ranks = require "spec.support.ranks"
 
 local MODELS = { "gpt", "bert", "t5", "resnet", "odd" }
 local STRATEGIES = {
@@ -33,17 +30,6 @@ local SETTINGS = {
   { "resumed", "accumulate = 2", 1e-5 },
 }
 
--- What several calls of train(...) give, in one run of n ranks.
-local function train(n, calls, memory)
-  local script = programs.TRAIN
-  for _, call in ipairs(calls) do script = script .. ("give((train(%s)))\n"):format(call) end
-  local out = ranks.ok(n, script, { launch = { "--cpu" }, seconds = 1200,
-    env = { ACCEL_SHARED_PARAMETERS = memory == "shared" and "1" or "0" } })
-  local all = {}
-  for line in out:gmatch "[^\n]+" do all[#all + 1] = json.decode(line) end
-  return all
-end
-
 -- The largest difference, relative where a number is above 1.
 local function off(a, b)
   assert(#a == #b, ("%d numbers beside %d"):format(#a, #b))
@@ -61,30 +47,9 @@ local function note(difference, tolerance, what, ...)
   io.write(("  off by %.3g: "):format(difference), what:format(...), "\n")
 end
 
-local function call_of(model, strategy, more, ...)
-  local options = table.concat({ ... }, ", ") .. (more and more ~= "" and ", " .. more or "")
-  return ("%q, %q, { %s%s }"):format(model, strategy, COMMON, options)
-end
-
--- A run that is killed ten steps after it has saved, and goes on.
-local function resumed(n, model, strategy, memory, options)
-  local folder = os.tmpname()
-  os.remove(folder)
-  local at = ("folder = %q, save = 20"):format(folder)
-  local call = call_of(model, strategy[1], strategy[2], options, at, "kill = 30")
-  local status, _, err = ranks.run(n, programs.TRAIN .. "train(" .. call .. ")",
-    { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = memory == "shared" and "1" or "0" } })
-  assert(status ~= 0 and err:find "rank 0 of %d+ was killed by SIGKILL", err)
-  local there = train(n, { call_of(model, strategy[1], strategy[2], options, at, "resume = true") }, memory)
-  fs.remove_tree(folder)
-  return there[1]
-end
-
--- The numbers of the steps behind the kill, the parameters and the buffers: the end of a list.
-local function tail(list, n)
-  local part = {}
-  for i = 1, n do part[i] = list[#list - n + i] end
-  return part
+-- The arguments of train(...), up to the closing brace.
+local function call_of(model, strategy, more, options)
+  return ("%q, %q, { %s%s"):format(model, strategy, COMMON, options) .. (more ~= "" and ", " .. more or "")
 end
 
 local function cells(model, setting, n, memory, one)
@@ -92,10 +57,12 @@ local function cells(model, setting, n, memory, one)
   for _, strategy in ipairs(STRATEGIES) do
     if n == (strategy[3] or n) then
       list[#list + 1] = strategy
-      calls[#calls + 1] = call_of(model, strategy[1], strategy[2], setting[2])
+      calls[#calls + 1] = call_of(model, strategy[1], strategy[2], setting[2]) .. " }"
     end
   end
-  local first, second = train(n, calls, memory), setting.twice and train(n, calls, memory)
+  local gathers = memory == "gathered"
+  local first = programs.train(n, calls, gathers)
+  local second = setting.twice and programs.train(n, calls, gathers)
   for i, strategy in ipairs(list) do
     local what = ("%s, %s, %s %s on %d ranks, %s"):format(model, setting[1], strategy[1], strategy[2], n,
       memory)
@@ -103,15 +70,16 @@ local function cells(model, setting, n, memory, one)
     note(off(first[i], one), setting[3], "%s", what)
     if second then note(off(first[i], second[i]), 0, "%s: a second run", what) end
     if setting[1] == "resumed" then
-      local there = resumed(n, model, strategy, memory, setting[2])
-      note(off(there, tail(first[i], #there)), 0, "%s: after the kill", what)
+      local call = call_of(model, strategy[1], strategy[2], setting[2])
+      local there = programs.resumed(n, call, gathers)
+      note(off(there, programs.tail(first[i], #there)), 0, "%s: after the kill", what)
     end
   end
 end
 
 local function compare(model, setting)
   found = { cells = 0, bad = 0, most = 0 }
-  local one = train(1, { call_of(model, "DDP", nil, setting[2]) }, "shared")[1]
+  local one = programs.train(1, { call_of(model, "DDP", "", setting[2]) .. " }" })[1]
   for n = 2, 4 do
     for _, memory in ipairs { "shared", "gathered" } do cells(model, setting, n, memory, one) end
   end

@@ -1,5 +1,9 @@
 --- Programs that train small models under a sharding plan, for specs: each rank takes its part of a
 --- batch. They print the losses, norms and parameters after some steps, from rank 0.
+local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
+local ranks = require "spec.support.ranks"
+
 local M = {}
 
 --- Defines `train(name, plan, opts)`, which returns the numbers, the prepared model, its optimizer,
@@ -208,6 +212,39 @@ local function train(name, plan, opts)
 end
 local function give(t) if rank == 0 then print(accelerate.utils.json.encode(t)) end end
 ]]
+
+local function options(gathers)
+  return { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = gathers and "0" or "1" }, seconds = 600 }
+end
+
+--- The numbers of each of several calls, the arguments of train as text, in one run of n ranks on
+--- the CPU. gathers: whether each rank gathers the values, as ranks of several machines do.
+function M.train(n, calls, gathers)
+  local script, all = M.TRAIN, {}
+  for _, call in ipairs(calls) do script = script .. ("give((train(%s)))\n"):format(call) end
+  for line in ranks.ok(n, script, options(gathers)):gmatch "[^\n]+" do all[#all + 1] = json.decode(line) end
+  return all
+end
+
+--- The numbers of a run that saves a state after step 20, is killed after step 30 and goes on from
+--- the state. call: the arguments of train up to the options' closing brace.
+function M.resumed(n, call, gathers)
+  local folder = os.tmpname()
+  os.remove(folder)
+  call = ("%s, folder = %q, save = 20"):format(call, folder)
+  local status, _, err = ranks.run(n, ("%strain(%s, kill = 30 })"):format(M.TRAIN, call), options(gathers))
+  assert(status ~= 0 and err:find "rank 0 of %d+ was killed by SIGKILL", err)
+  local ok, there = pcall(M.train, n, { call .. ", resume = true }" }, gathers)
+  fs.remove_tree(folder)
+  return assert(ok and there, there)[1]
+end
+
+--- The last n numbers of a list: of a run that was resumed and one that was not, the shorter one's.
+function M.tail(list, n)
+  local part = {}
+  for i = 1, n do part[i] = list[#list - n + i] end
+  return part
+end
 
 --- The largest difference of two lists of numbers.
 function M.worst(a, b)
