@@ -264,13 +264,4 @@ describe("sharded training", function()
     ]], CPU)
     assert.matches("gathered", out)
   end)
-
-  it("refuses optimizers that need whole matrices, by name", function()
-    local out = ranks.ok(2, programs.TRAIN .. [[
-      local ok, err = pcall(train, "gpt", "ZeRO-3", { optimizer = "Adafactor", options = {} })
-      assert(not ok and tostring(err):find("whole matrices", 1, true), err)
-      if rank == 0 then print "refused" end
-    ]], CPU)
-    assert.matches("refused", out)
-  end)
 end)

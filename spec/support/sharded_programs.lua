@@ -139,7 +139,14 @@ local function freeze(model, frozen)
     if k % 3 == 0 then p.requires_grad = not frozen end
   end
 end
+-- For matrices, and what steps the other parameters.
+local function muon(model, options)
+  local matrices, others = {}, {}
+  for _, p in ipairs(model:parameters()) do table.insert(p:dim() == 2 and matrices or others, p) end
+  return { optim.Muon(matrices, options), optim.SGD(others, { lr = 0.02 }) }
+end
 local function optimizers_of(model, opts)
+  if opts.optimizer == "Muon" then return muon(model, opts.options) end
   -- not AdamW: a key's bias has no gradient but rounding, which AdamW makes large
   local how, list, made = opts.options or { lr = 0.1, momentum = 0.9 }, {}, {}
   local groups = opts.optimizers or opts.groups or 1

@@ -292,11 +292,17 @@ int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *sh
   return numel;
 }
 
+/* Is a state of this form cut as the member is?  One that has an element for each of its own. */
+static bool is_cut_along(const member *m, ax_state_form form)
+{
+  return ax_optim_is_cut(m) && (form == AX_STATE_EACH || form == AX_STATE_SMALL);
+}
+
 /* The shape of the state of form `form` of what this rank steps. */
 static int own_state_shape(const member *m, ax_state_form form, int64_t *shape)
 {
   ax_optim_state_shape(m->param, form, shape);
-  if (!ax_optim_is_cut(m)) return m->param->ndim;
+  if (!is_cut_along(m, form)) return m->param->ndim;
   *shape = m->count;
   return 1;
 }
@@ -373,7 +379,7 @@ static ax_status own_part(const ax_optim_group *g, const member *m, int k, ax_te
   ax_tensor *plain;
   ax_status st;
 
-  if (!ax_optim_is_cut(m) || ax_optims[g->kind].states[k].form != AX_STATE_EACH || from->numel != m->numel) {
+  if (!is_cut_along(m, ax_optims[g->kind].states[k].form) || from->numel != m->numel) {
     *out = ax_tensor_retain(from);
     return AX_OK;
   }
@@ -436,7 +442,7 @@ ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_t
   const ax_tensor *p = m->param;
   int64_t shape[AX_MAX_DIMS];
   const int64_t whole = ax_optim_state_shape(p, state->form, shape);
-  const int64_t numel = ax_optim_is_cut(m) && state->form == AX_STATE_EACH ? m->count : whole;
+  const int64_t numel = is_cut_along(m, state->form) ? m->count : whole;
 
   if (!ax_optim_has_state(p, state->form))
     return ax_fail(AX_EINVAL, "states: entry %d: its parameter has %d dims and keeps no %s", i + 1, p->ndim,

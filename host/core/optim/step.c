@@ -33,8 +33,18 @@ typedef struct step {
   const ax_later *clip; /* what waits to clip all of the batch's gradients, or NULL */
 } step;
 
+/* Is it left to the caller?  A step reads more of it than the element that it writes, and other
+ * ranks have some of that (optim/factored.lua). */
+static bool is_left_out(const ax_optim_group *g, const member *m)
+{
+  return ax_optims[g->kind].by_matrix && ax_optim_is_cut(m);
+}
+
 /* Has this rank a part of the parameter to step? */
-static bool is_here(const member *m) { return m->count || !m->numel; }
+static bool is_here(const ax_optim_group *g, const member *m)
+{
+  return (m->count || !m->numel) && !is_left_out(g, m);
+}
 
 /* ---- before it */
 
@@ -50,16 +60,6 @@ static bool any_present(const ax_optim_group *g, const batch *b)
   return false;
 }
 
-/* Does a step read more of a parameter than the element that it writes? */
-static bool needs_whole(const ax_optim_row *row)
-{
-  for (int k = 0; k < row->n_states; k++)
-    if (row->states[k].form == AX_STATE_ROWS || row->states[k].form == AX_STATE_COLS ||
-        row->states[k].form == AX_STATE_SMALL)
-      return true;
-  return row->by_matrix;
-}
-
 /* Makes the states that members with a gradient lack. */
 static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t needs)
 {
@@ -68,13 +68,7 @@ static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t need
   for (int i = 0; i < g->n; i++) {
     member *m = &g->members[i];
     if (!m->param->grad) continue;
-    if (ax_optim_is_cut(m) && needs_whole(row))
-      return ax_fail(
-          AX_ENOIMPL,
-          "%s: its steps need whole matrices, and parameter %d is cut over %d ranks: use an optimizer that "
-          "steps each element by itself, such as AdamW, or a strategy that keeps optimizer states whole",
-          row->name, i + 1, m->flat->home.group->size);
-    if (ax_optim_is_away(m) && needs_whole(row))
+    if (ax_optim_is_away(m) && row->by_matrix)
       return ax_fail(AX_ENOIMPL,
                      "%s: its steps need whole matrices, and buffers of parameter %d rest elsewhere "
                      "(offload): use an optimizer that steps each element by itself, such as AdamW",
@@ -145,7 +139,7 @@ static const ax_later *clip_of(const ax_optim_group *g, const batch *b)
   if (ax_optims[g->kind].by_matrix) return NULL;
   for (int k = 0; k < b->n; k++) {
     const member *m = &g->members[g->order[b->first + k]];
-    if (!m->param->grad || !m->param->grad->numel || !is_here(m)) continue;
+    if (!m->param->grad || !m->param->grad->numel || !is_here(g, m)) continue;
     const ax_later *const l = ax_later_clip_of(is_delivered(m) ? m->grad : m->param->grad);
     if (!l) return NULL;
     if (!first) first = l;
@@ -273,7 +267,7 @@ static ax_status fill_segments(const step *s, int *n)
   for (int k = 0; k < s->b->n; k++) {
     const int number = s->g->order[s->b->first + k];
     const member *m = &s->g->members[number];
-    if (!m->param->grad || !is_here(m)) continue;
+    if (!m->param->grad || !is_here(s->g, m)) continue;
     if ((st = fill_segment(s, number, &next)) != AX_OK) return st;
     const uint8_t away = elsewhere(s, m);
     if (!last || there[*n - 1] != away || !join(s, &segs[*n - 1], last, &next, m)) {

@@ -208,11 +208,11 @@ local function groups_from(reader)
   return groups
 end
 
--- A state of a parameter: what this rank keeps of it.
-local function read_state(reader, name, piece)
+-- A state of a parameter: what this rank keeps of it. factor: see Optimizer:_is_factor.
+local function read_state(reader, name, piece, factor)
   local shape = reader:shape(name)
   if #shape == 0 then return reader:tensor(name):item() end
-  if piece and piece.cut and lists.same(shape, piece.param.shape) then
+  if piece and piece.cut and not factor and lists.same(shape, piece.param.shape) then
     return reader:lend(name, piece.from, piece.n)
   end
   return reader:lend(name, 0, boxes.count(shape)):view(shape)
@@ -239,7 +239,9 @@ function M.load_optimizer(optimizer, source, i, names)
   end
   for _, name in ipairs(reader:names()) do
     local param, key = state_of(reader, name)
-    if param then entry_of(param)[key] = read_state(reader, name, piece_of[param]) end
+    if param then
+      entry_of(param)[key] = read_state(reader, name, piece_of[param], optimizer:_is_factor(key))
+    end
   end
   for _, name in ipairs(reader:object_names()) do
     local param, key = state_of(reader, name)

@@ -150,6 +150,7 @@ local function add_states(to, optimizer, piece, name)
     local full = ("optimizer.state.%s.%s"):format(name, key)
     if type(v) == "number" then add_whole(to, full, path, scalar(v))
     elseif not core.is_tensor(v) then add_object(to, full, path, v)
+    elseif optimizer:_is_factor(key) then add_whole(to, full, path, v)
     elseif piece.cut and v:dim() == 1 and v:numel() == piece.n then
       add_cut(to, full, path, piece.param, v.dtype, v)
     elseif piece.cut and v:dim() > 0 then

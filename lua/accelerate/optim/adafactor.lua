@@ -1,10 +1,14 @@
 --- optim.Adafactor, as torch.optim.Adafactor.
 
 local class = require "accelerate.utils.class"
+local cut = require "accelerate.optim.cut"
+local factored = require "accelerate.optim.factored"
 local options = require "accelerate.utils.options"
 local Optimizer = require "accelerate.optim.optimizer"
 local python = require "accelerate.utils.python"
 local positions = require "accelerate.utils.positions"
+local recording = require "accelerate.capture.recording"
+local states = require "accelerate.optim.states"
 
 --- Adam without a mean gradient, and with the mean of squares kept as one number for each row and
 --- each column of a matrix (the last two dims), so that the state is next to nothing:
@@ -41,6 +45,26 @@ function Adafactor:_hyper(group, hyper)
   hyper.lr, hyper.weight_decay, hyper.maximize = group.lr, group.weight_decay, group.maximize
   hyper.d, hyper.beta2_decay = group.d, group.beta2_decay
   hyper.eps1, hyper.eps2 = group.eps[1] or -1, group.eps[2]
+end
+
+--- Of parameters that are cut the host reads whether a step is skipped.
+function Adafactor:_skips_on_device() return Optimizer._skips_on_device(self) and not cut.any(self) end
+
+-- The core has counted their steps, and made their states.
+function Adafactor:_step_cut()
+  local list = {}
+  for _, group in ipairs(self.param_groups) do
+    local object, hyper = states.core_of(self, group), {}
+    self:_hyper(group, hyper)
+    for i, p in ipairs(group.params) do
+      local part = p.grad and p:numel() > 0 and cut.part(p)
+      if part then list[#list + 1] = { p = p, part = part, kept = object:get(i), hyper = hyper } end
+    end
+  end
+  if not list[1] then return end
+  recording.refuse("Adafactor's step over parameters that are cut over ranks",
+    "its numbers would be those of the captured step")
+  factored.step(list)
 end
 
 --- Returns PyTorch's structure; in PyTorch's files eps[1] = false is None.

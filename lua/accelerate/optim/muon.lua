@@ -3,12 +3,14 @@
 
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local cut = require "accelerate.optim.cut"
 local first_step = require "accelerate.optim.first_step"
 local options = require "accelerate.utils.options"
 local recording = require "accelerate.capture.recording"
 local TableOptimizer = require "accelerate.optim.tables"
 local positions = require "accelerate.utils.positions"
 local rates = require "accelerate.optim.rates"
+local rounds = require "accelerate.optim.rounds"
 
 local fail = options.fail
 
@@ -21,6 +23,9 @@ local fail = options.fail
 --- values near to 1. p shrinks by lr * weight_decay of itself and loses the result times lr,
 --- adjusted to p's shape [A, B]: sqrt(max(1, A / B)) with adjust_lr_fn = "original", the default;
 --- 0.2 * sqrt(max(A, B)) with "match_rms_adamw"; sqrt(A / B) with "spectral_unclamped".
+---
+--- Where a matrix is cut over ranks each of them has its elements of m, and one rank of the group
+--- makes the whole orthogonal; see docs/sharding.md.
 ---@class accelerate.optim.Muon : accelerate.optim.TableOptimizer
 local Muon = class("Muon", TableOptimizer)
 Muon._no_complex = true
@@ -61,10 +66,9 @@ function Muon:add_param_group(group)
   TableOptimizer.add_param_group(self, group)
 end
 
--- Brings the singular values of a matrix near to 1.
-local function orthogonal(update, group)
+-- Brings the singular values of a matrix in bfloat16 near to 1.
+local function orthogonal(x, group)
   local a, b, c = unpack(group.ns_coefficients)
-  local x = update:to("bfloat16")
   local tall = x.shape[1] > x.shape[2]
   if tall then x = x:t() end
   x = x:div(x:norm():clamp { min = group.eps })
@@ -81,16 +85,61 @@ local ADJUST = {
   spectral_unclamped = function(rows, cols) return math.sqrt(rows / cols) end,
 }
 
-local function move(self, p, group)
-  local grad, kept = p.grad, self.state[p] or {}
+-- The mean of the gradients of a parameter, or of the elements that this rank has of it.
+local function mean_of(self, p, part)
+  local kept = self.state[p] or {}
   self.state[p] = kept
   kept.momentum_buffer = kept.momentum_buffer
-    or core.keep(core.zeros(p.shape, { dtype = p.dtype, device = p.device }))
-  local mean = kept.momentum_buffer:lerp_(grad, 1 - group.momentum)
-  local update = orthogonal(group.nesterov and grad:lerp(mean, group.momentum) or mean, group)
-  local adjust = ADJUST[group.adjust_lr_fn](p.shape[1], p.shape[2])
-  p:mul_(1 - group.lr * group.weight_decay)
-  p:sub_(update:to(p.dtype):mul_(group.lr * adjust))
+    or core.keep(core.zeros(part and { part.n } or p.shape, { dtype = p.dtype,
+      device = (part and part.grad or p).device }))
+  return kept.momentum_buffer
+end
+
+-- Moves the mean. Returns what is to be made orthogonal.
+local function update_of(mean, grad, group)
+  mean:lerp_(grad, 1 - group.momentum)
+  return (group.nesterov and grad:lerp(mean, group.momentum) or mean):to("bfloat16")
+end
+
+-- value: the parameter, or the elements that this rank has of it.
+local function apply(value, update, shape, group)
+  local adjust = ADJUST[group.adjust_lr_fn](shape[1], shape[2])
+  value:mul_(1 - group.lr * group.weight_decay)
+  value:sub_(update:to(value.device):to(value.dtype):mul_(group.lr * adjust))
+end
+
+local function move(self, p, group)
+  apply(p, orthogonal(update_of(mean_of(self, p), p.grad, group), group), p.shape, group)
+end
+
+-- Matrices that are cut over ranks come together in bfloat16, which all of them are rounded to.
+local function move_cut(list)
+  rounds.run(list, {
+    dtype = "bfloat16",
+    give = function(one) return update_of(one.mean, one.part.grad, one.group):to(one.device) end,
+    whole = function(one, matrix) return orthogonal(matrix, one.group) end,
+    take = function(one, piece) apply(one.part.value, piece, one.shape, one.group) end,
+  })
+end
+
+-- The multiplications of a Newton-Schulz step.
+local function cost_of(shape)
+  local low, high = math.min(shape[1], shape[2]), math.max(shape[1], shape[2])
+  return low * low * (2 * high + low)
+end
+
+local function step_all(self)
+  local list = {}
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do
+      local part = p.grad and cut.part(p)
+      if part and p:numel() > 0 then
+        list[#list + 1] = { mean = mean_of(self, p, part), group = group, part = part, shape = p.shape,
+          cost = cost_of(p.shape), device = p.device }
+      elseif p.grad and not part then core.scope(move, self, p, group) end
+    end
+  end
+  move_cut(list)
 end
 
 --- Updates the parameters once. Parameters without a gradient do not change.
@@ -101,11 +150,7 @@ function Muon:step(closure)
   local result = self:_evaluate(closure)
   if not first_step.seen[self] then first_step.optimizer(self) end
   rates.agree(self)
-  for _, group in ipairs(self.param_groups) do
-    for _, p in ipairs(group.params) do
-      if p.grad then core.no_grad(core.scope, move, self, p, group) end
-    end
-  end
+  core.no_grad(step_all, self)
   if closure then return result end
 end
 

@@ -289,8 +289,13 @@ local function step_all(self, skip)
     elseif complex then parts.lend(group.params, function() object:step(hyper, skip) end)
     else object:step(hyper, skip) end
   end
+  self:_step_cut()
   states.show(self)
 end
+
+--- Steps parameters that are cut over ranks and that the core leaves out, since a step reads more
+--- of them than the element that it writes. A subclass' business.
+function Optimizer:_step_cut() end
 
 -- What a closure returns, called with gradients on; nil where there is none.
 function Optimizer:_evaluate(closure)

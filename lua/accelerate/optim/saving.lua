@@ -33,6 +33,17 @@ local function kept_states(self, needs)
   return list
 end
 
+--- Returns whether a state is made of a parameter's rows or columns, and has no element for each of
+--- the parameter's: each rank has the whole of it, also where the parameter is cut.
+---@param name string
+---@return boolean
+function Saving:_is_factor(name)
+  for _, row in ipairs(self._row.states) do
+    if row.name == name then return row.form == "rows" or row.form == "cols" end
+  end
+  return false
+end
+
 -- Before _kept: brings counts, and the tables that the script has, up to date.
 function Saving:_settle()
   states.take(self)
@@ -147,7 +158,8 @@ function Saving:_check_entry(entry, p, number, piece)
       fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
         options.show(value))
     elseif not lists.same(value.shape, shape)
-      and not (piece and row.form == "each" and lists.same(value.shape, { piece })) then
+      and not (piece and (row.form == "each" or row.form == "small")
+        and lists.same(value.shape, { piece })) then
       fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
         name, number,
         table.concat(value.shape, ", "), table.concat(p.shape, ", "),

@@ -3,6 +3,7 @@
 
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local cut = require "accelerate.optim.cut"
 local parameter = require "accelerate.nn.parameter"
 local parts = require "accelerate.nn.parts"
 local Optimizer = require "accelerate.optim.optimizer"
@@ -35,10 +36,22 @@ local function copied(value, place)
   return copy
 end
 
+-- What is kept of p, with this rank's elements of those states that have one for each of p's.
+local function own(self, p, kept)
+  if not cut.part(p) then return kept end
+  local list = {}
+  for name, value in next, kept do list[name] = value end
+  for _, row in ipairs(self._row.states) do
+    if row.form == "each" and kept[row.name] then list[row.name] = cut.own(p, kept[row.name]) end
+  end
+  return list
+end
+
 function TableOptimizer:_load(items, commit)
   local state = {}
   for _, item in ipairs(items) do
-    state[item.p] = copied(item.kept, { dtype = parts.of(item.p).dtype, device = item.p.device })
+    state[item.p] = copied(own(self, item.p, item.kept), { dtype = parts.of(item.p).dtype,
+      device = item.p.device })
   end
   commit()
   self.state = state
@@ -46,9 +59,10 @@ end
 
 function TableOptimizer:_relayout()
   for p, kept in next, self.state do
-    for _, value in next, kept do
-      if core.is_tensor(value) and value.device ~= p.device then
-        self.state[p] = copied(kept, { device = p.device })
+    local fitting = own(self, p, kept)
+    for name, value in next, fitting do
+      if core.is_tensor(value) and (value.device ~= p.device or not rawequal(value, kept[name])) then
+        self.state[p] = copied(fitting, { device = p.device })
         break
       end
     end

@@ -307,7 +307,9 @@ function M.stepped(record, groups)
     end
   end
   for _, flat in ipairs(record.flats) do
-    if flat.cut_values then flat.layout:drop_values()
+    if flat.cut_values then
+      flat.layout:drop_values()
+      if moved[flat] then flat.layout:touch() end -- an optimizer that steps in Lua writes pieces
     elseif moved[flat] and not flat.whole then flat.layout:spread() end
   end
   pieces.meet(record)

@@ -1,10 +1,10 @@
 --- What this rank keeps of a prepared model and its optimizers: named runs of elements of whole
 --- values. Files of sharded checkpoints hold them.
 local core = require "accelerate.core"
+local cut = require "accelerate.optim.cut"
 local flat_buffers = require "accelerate.parallel.flat"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
-local states = require "accelerate.optim.states"
 
 local fail = options.fail
 
@@ -135,6 +135,25 @@ function M.set_gradient(p, g)
   if piece then core.no_grad(function() piece:copy_(g) end) end
 end
 
+-- This rank's elements of a gradient that may be whole.
+local function own_gradient(p, layout, slot, from, n)
+  local has, grad = layout:own_grad(slot)
+  if not has or n == 0 then return nil end
+  if grad:numel() ~= p:numel() then return grad end
+  return grad:detach():contiguous():reshape(-1):narrow(1, from + 1, n)
+end
+
+--- Says to optimizers how parameters are cut.
+function cut.part(p)
+  local flat = flat_buffers.of(p)
+  if not flat or not flat.cut then return nil end
+  local _, slot = core.flat_of(p)
+  local from, n, value = flat.layout:piece(slot)
+  return { group = flat.group, from = from, n = n, value = value,
+    grad = own_gradient(p, flat.layout, slot, from, n),
+    of = function(rank) return flat.layout:piece(slot, rank) end }
+end
+
 ---@class accelerate.StatePiece
 ---@field group table the optimizer's group
 ---@field index integer the parameter's place in the group
@@ -145,17 +164,13 @@ end
 ---@field kept table? the step count and the states by name: one dim of n elements where the states
 ---  are cut, else the parameter's shape; nil: the parameter was never stepped
 
---- Returns this rank's pieces of an optimizer's states, group by group. To load one:
---- `optim.states.core_of(optimizer, piece.group):load(piece.index, kept)` with states of the same
---- form, or with whole ones: the piece is taken from those.
+--- Returns this rank's pieces of an optimizer's states, group by group.
 ---@param optimizer accelerate.optim.Optimizer
 ---@return accelerate.StatePiece[]
 function M.of_optimizer(optimizer)
   local list = {}
-  states.take(optimizer)
-  states.settle(optimizer)
+  optimizer:_settle()
   for _, group in ipairs(optimizer.param_groups) do
-    local object = states.core_of(optimizer, group)
     for index, p in ipairs(group.params) do
       local flat = flat_buffers.of(p)
       local from, n = 0, p:numel()
@@ -164,7 +179,7 @@ function M.of_optimizer(optimizer)
         from, n = flat.layout:piece(slot)
       end
       list[#list + 1] = { group = group, index = index, param = p, from = from, n = n,
-        cut = flat and flat.cut or false, kept = object:get(index) }
+        cut = flat and flat.cut or false, kept = optimizer:_kept(group, index) }
     end
   end
   return list
