@@ -176,11 +176,22 @@ static int tensor_key(lua_State *L)
   return 1;
 }
 
-/* core.tensor_place(t) -> the address of its storage, and the bytes in it where t begins and
- * ends */
+/* The piece that this rank has of a parameter or gradient that is cut; of another tensor itself. */
+static const ax_tensor *resting(const ax_tensor *t)
+{
+  ax_tensor *piece = NULL;
+  int64_t from;
+
+  for (ax_claim *c = t->storage->claims; c && !piece; c = c->next)
+    if (!c->kind->piece_of || !c->kind->piece_of(c, t, &piece, &from)) piece = NULL;
+  return piece ? piece : t;
+}
+
+/* core.tensor_place(t) -> the address of its storage, and the bytes in it where t begins and ends;
+ * of a tensor that is cut over ranks those of this rank's piece */
 static int tensor_place(lua_State *L)
 {
-  const ax_tensor *t = ax_lua_check_tensor(L, 1, "tensor_place", "t");
+  const ax_tensor *t = resting(ax_lua_check_tensor(L, 1, "tensor_place", "t"));
   const double begin = (double)t->offset * (double)ax_itemsize(t);
   lua_pushnumber(L, (double)(uintptr_t)t->storage->data);
   lua_pushnumber(L, begin);

@@ -35,8 +35,10 @@ static ax_tensor **push_grads(lua_State *L, int idx, const char *fn, int *n)
 
 /* As push_grads, but of gradients that are cut over ranks the piece that rests here.  The list has
  * n entries for gradients that are whole, and n for the pieces, which *group is for (NULL: there
- * are none); an entry is NULL in one of them at least. */
-static ax_tensor **push_own_grads(lua_State *L, int idx, const char *fn, int *n, ax_group **group)
+ * are none); an entry is NULL in one of them at least.  *device (if not NULL): where the pieces
+ * rest, also of a rank that has none. */
+static ax_tensor **push_own_grads(lua_State *L, int idx, const char *fn, int *n, ax_group **group,
+                                  ax_device *device)
 {
   ax_lua_enter_collective(L);
   ax_tensor **params = ax_lua_push_params(L, idx, fn, n);
@@ -52,6 +54,7 @@ static ax_tensor **push_own_grads(lua_State *L, int idx, const char *fn, int *n,
       ax_lua_error(L, fn,
                    "the gradients are cut over two groups of ranks; give those of one model at a time");
     if (over) *group = over;
+    if (over && device) *device = params[k]->flat->home.grads->device;
   }
   return list;
 }
@@ -125,23 +128,30 @@ static bool any_of(int n, ax_tensor *const *list)
   return false;
 }
 
-/* The norm of the gradients that are whole here and of those that are cut over a group's ranks:
- * each rank sums up its pieces, and one number is reduced.  *out: 0-d, float64. */
+/* As ax_norm_tensor; the norm of no tensors is a zero on `device`. */
+static ax_status norm_on(ax_device device, int n, ax_tensor *const *list, double p, ax_tensor **out)
+{
+  return any_of(n, list) ? ax_norm_tensor(n, list, p, out) : ax_tensor_zeros_on(device, AX_F64, 0, NULL, out);
+}
+
+/* The norm of the gradients that are whole here and of those that are cut over a group's ranks,
+ * and rest on `device`: each rank sums up its pieces, and one number is reduced.  *out: 0-d,
+ * float64. */
 static ax_status joint_norm(int n, ax_tensor *const *whole, ax_tensor *const *pieces, ax_group *group,
-                            double p, ax_tensor **out)
+                            ax_device device, double p, ax_tensor **out)
 {
   ax_tensor *a = NULL, *b = NULL, *t = NULL, *results[AX_MAX_OUT] = { 0 };
   const bool extreme = isinf(p), recording = ax_grad_set_enabled(false);
   ax_status st;
 
-  AX_TRY(ax_norm_tensor(n, pieces, p, &a));
+  AX_TRY(norm_on(device, n, pieces, p, &a));
   if (!extreme) {
     AX_TRY(raised(a, p, &t));
     ax_tensor_release(a);
     a = t;
   }
   AX_TRY(ax_dist_all_reduce(group, a, !extreme ? AX_SUM : p > 0 ? AX_MAX : AX_MIN, 0));
-  AX_TRY(ax_norm_tensor(n, whole, p, &b));
+  AX_TRY(norm_on(device, n, whole, p, &b));
   if (!extreme) {
     AX_TRY(raised(b, p, &t));
     ax_tensor_release(b);
@@ -179,7 +189,7 @@ static int clip_grad_norm_(lua_State *L)
   static const char *const names[] = { "norm_type", "error_if_nonfinite" };
   double max_norm, p = 2, norm;
   bool strict = false, one, there;
-  ax_device device;
+  ax_device device = { AX_CPU, 0 };
   int n;
   ax_tensor **grads, **box, **wide;
   ax_group *group;
@@ -198,13 +208,13 @@ static int clip_grad_norm_(lua_State *L)
     if (!lua_isnil(L, -1)) strict = ax_lua_check_boolean(L, -1, fn, "error_if_nonfinite");
     lua_pop(L, 2);
   }
-  grads = push_own_grads(L, 1, fn, &n, &group);
-  one = on_one_device(2 * n, grads, &device);
+  grads = push_own_grads(L, 1, fn, &n, &group, &device);
+  one = on_one_device(2 * n, grads, &device) || !any_of(2 * n, grads);
   there = one && device.kind != AX_CPU;
   wide = ax_lua_push_box(L);
   box = ax_lua_push_box(L);
   if (group) {
-    if (joint_norm(n, grads, grads + n, group, p, wide) != AX_OK ||
+    if (joint_norm(n, grads, grads + n, group, device, p, wide) != AX_OK ||
         ax_cast(*wide, norm_dtype(2 * n, grads), box) != AX_OK)
       return ax_lua_raise(L, fn);
   } else if (norm_into_box(n, grads, p, box, wide) != AX_OK) return ax_lua_raise(L, fn);
@@ -292,7 +302,7 @@ static int unscale_grads_(lua_State *L)
   lua_settop(L, 3);
   scale = ax_lua_check_tensor(L, 2, fn, "scale");
   found = ax_lua_check_tensor(L, 3, fn, "found");
-  grads = push_own_grads(L, 1, fn, &n, &group);
+  grads = push_own_grads(L, 1, fn, &n, &group, NULL);
   if (unscale(n, grads, scale, found) != AX_OK || (group && unscale(n, grads + n, scale, found) != AX_OK) ||
       (group && ax_dist_all_reduce(group, found, AX_MAX, 0) != AX_OK))
     return ax_lua_raise(L, fn);
@@ -325,7 +335,7 @@ static int scale_grads_(lua_State *L)
   ax_lua_enter(L);
   lua_settop(L, 2);
   const double factor = ax_lua_check_number(L, 2, fn, "factor");
-  grads = push_own_grads(L, 1, fn, &n, &group);
+  grads = push_own_grads(L, 1, fn, &n, &group, NULL);
   return ax_scale_all(2 * n, grads, factor) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
@@ -340,7 +350,7 @@ static int clip_grad_value_(lua_State *L)
   lua_settop(L, 2);
   const double limit = ax_lua_check_number(L, 2, fn, "clip_value");
   if (!(limit >= 0)) return ax_lua_error(L, fn, "clip_value must be at least 0, got %g", limit);
-  grads = push_own_grads(L, 1, fn, &n, &group);
+  grads = push_own_grads(L, 1, fn, &n, &group, NULL);
   return ax_clamp_all(2 * n, grads, limit) == AX_OK ? 0 : ax_lua_raise(L, fn);
 }
 
@@ -350,14 +360,15 @@ static int grad_norm(lua_State *L)
   double p, norm;
   int n;
   ax_tensor **grads, *joint;
+  ax_device device;
   ax_group *group;
   ax_status st;
 
   ax_lua_enter(L);
   p = lua_isnoneornil(L, 2) ? 2 : ax_lua_check_number(L, 2, "grad_norm", "p");
-  grads = push_own_grads(L, 1, "grad_norm", &n, &group);
+  grads = push_own_grads(L, 1, "grad_norm", &n, &group, &device);
   if (!group) st = ax_norm_all(n, grads, p, &norm);
-  else if ((st = joint_norm(n, grads, grads + n, group, p, &joint)) == AX_OK) {
+  else if ((st = joint_norm(n, grads, grads + n, group, device, p, &joint)) == AX_OK) {
     st = ax_item(joint, &norm);
     ax_tensor_release(joint);
   }

@@ -14,6 +14,7 @@
 #include "core/device/recording.h"
 #include "core/dist/watch.h"
 #include "core/grow.h"
+#include "core/params/home.h"
 #include "core/ops/infer.h"
 #include "core/tape/graph.h"
 
@@ -58,6 +59,7 @@ ax_status ax_capture_begin(ax_device device, ax_capture **out)
     goto out;
   }
   AX_TRY(ax_later_all());
+  AX_TRY(ax_home_rest_all());
   AX_TRY(backend->capture->begin(device.index, &c->graph));
   AX_TRY(backend->capture->keep(c->graph, LIVE_BYTES, &c->there));
   *out = ax_recording = c;
@@ -76,6 +78,7 @@ ax_status ax_capture_end(ax_capture *c)
   if (ax_recording != c) return ax_fail(AX_EINVAL, "this step is not being recorded");
   if (st != AX_OK)
     return ax_fail(st, "out of memory while a step was captured: no room for what it refers to");
+  if ((st = ax_home_rest_all()) != AX_OK) return st;
   if (c->n_groups && (st = ax_device_recorded(c->groups, c->n_groups)) != AX_OK) return st;
   ax_recording = NULL;
   ax_autocast_forget();
@@ -111,6 +114,7 @@ void ax_capture_free(ax_capture *c)
 {
   if (!c) return;
   if (ax_recording == c) {
+    ax_home_abandon_all();
     ax_recording = NULL;
     ax_autocast_forget();
     if (c->graph) c->backend->capture->release(c->graph);
@@ -147,7 +151,7 @@ void ax_capture_hold(ax_storage *s)
   ax_capture *c = ax_recording;
   bool is_new;
 
-  if (!s || s->device.kind == AX_CPU || c->backend->capture->inside(c->graph, s->data)) return;
+  if (!s || !s->data || s->device.kind == AX_CPU || c->backend->capture->inside(c->graph, s->data)) return;
   if (!ax_pointer_map_add(&c->held, sizeof(void *), s, &is_new) ||
       (is_new && ax_grow(&c->storages, c->n_storages, &c->most_storages, sizeof *c->storages) != AX_OK))
     c->failed = AX_ENOMEM;
@@ -157,9 +161,10 @@ void ax_capture_hold(ax_storage *s)
 void ax_capture_note(ax_tensor *t)
 {
   ax_capture *c = ax_recording;
+  const ax_tensor *const rests = ax_home_resting(t), *const grad = ax_home_resting_grad(t);
   bool is_new;
 
-  if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, t->storage->data))
+  if (t->grad_fn || t->device.kind == AX_CPU || c->backend->capture->inside(c->graph, rests->storage->data))
     return;
   if (!ax_pointer_map_add(&c->met, sizeof(void *), t, &is_new) ||
       (is_new && ax_grow(&c->leaves, c->n_leaves, &c->most_leaves, sizeof *c->leaves) != AX_OK))
@@ -167,12 +172,12 @@ void ax_capture_note(ax_tensor *t)
   else if (is_new) {
     c->leaves[c->n_leaves++] =
         (ax_noted){ .t = ax_tensor_retain(t),
-                    .data = ax_data(t),
+                    .data = ax_data(rests),
                     .edits = t->version->edits,
-                    .work_before = work_is_current(t),
+                    .work_before = rests == t && work_is_current(t),
                     .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
-    ax_capture_hold(t->storage);
-    if (t->grad && !c->leaves_gradients) ax_capture_hold(t->grad->storage);
+    ax_capture_hold(rests->storage);
+    if (grad && !c->leaves_gradients) ax_capture_hold(grad->storage);
   }
 }
 
@@ -306,7 +311,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
   const char *what = NULL;
   for (int k = 0; k < c->n_leaves && !what; k++) {
     const ax_noted *l = &c->leaves[k];
-    if (ax_data(l->t) != l->data) what = "a parameter or buffer was given other memory";
+    if (ax_data(ax_home_resting(l->t)) != l->data) what = "a parameter or buffer was given other memory";
     else if (c->leaves_gradients) continue;
     else if (!l->t->grad != !l->before)
       what = l->before ? "a parameter has no gradient where it had one"
@@ -346,6 +351,7 @@ ax_status ax_capture_replay(ax_capture *c, bool first)
   else if (!c->ended) st = ax_fail(AX_EINVAL, "the step was not recorded to its end");
   if (st != AX_OK) goto out;
   AX_TRY(ax_later_all()); /* they may read what the step writes */
+  AX_TRY(ax_home_rest_all());
   for (int k = 0; k < c->n_leaves && !first; k++) AX_TRY(prepare(&c->leaves[k]));
   for (int k = 0; k < c->n_generators; k++) {
     const ax_drawn *d = &c->generators[k];

@@ -11,7 +11,7 @@
 /* A leaf that the recording met. */
 typedef struct ax_noted {
   ax_tensor *t;                 /* counted */
-  const void *data;             /* the address of its elements */
+  const void *data;             /* the address of its elements, or of the part that they are cut into */
   uint32_t edits, written;      /* its version when it was met; edits that the recording made */
   bool work_before, work_after; /* was its working copy current? */
   ax_tensor *before, *after;    /* its gradient; counted */

@@ -1,6 +1,7 @@
 /* Saving what a captured step reads and writes, restoring it, and comparing two such states. */
 #include "core/core.h"
 #include "core/device/recording.h"
+#include "core/params/home.h"
 #include "core/tape/graph.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@ struct ax_saved_state {
   int n, n_leaves, n_generators;
   void **bytes;       /* the bytes of each storage */
   ax_tensor **grads;  /* the gradient of each leaf; counted */
-  ax_tensor **values; /* their elements on the host */
+  ax_tensor **values; /* their elements on the host; NULL: those of a storage, since the gradient is cut */
   bool *work;
   ax_generator *generators;
 };
@@ -52,6 +53,7 @@ ax_status ax_capture_save(ax_capture *c, ax_saved_state **out)
     s->work[k] = work_is_current(c->leaves[k].t);
     if (!g) continue;
     s->grads[k] = ax_tensor_retain(g);
+    if (ax_home_resting_grad(c->leaves[k].t) != g) continue;
     AX_TRY(ax_tensor_new((ax_dtype)g->dtype, g->ndim, g->shape, &s->values[k]));
     AX_TRY(ax_copy(s->values[k], g));
   }
@@ -108,8 +110,9 @@ bool ax_saved_state_differ(const ax_capture *c, const ax_saved_state *a, const a
     *storage = c->leaves[k].data;
     *byte = -1;
     if (!a->grads[k] != !b->grads[k]) return true;
-    if (a->values[k] && first_difference(ax_data(a->values[k]), ax_data(b->values[k]),
-                                         (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0)
+    if (a->values[k] && b->values[k] &&
+        first_difference(ax_data(a->values[k]), ax_data(b->values[k]),
+                         (size_t)a->values[k]->numel * ax_itemsize(a->values[k])) >= 0)
       return true;
   }
   *storage = NULL;

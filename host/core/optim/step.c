@@ -341,8 +341,8 @@ static ax_status hold_for_recording(const step *s, const ax_optim_call *call,
     const member *m = &s->g->members[s->g->order[s->b->first + k]];
     ax_capture_note(m->param);
     if (!m->param->grad) continue;
-    ax_capture_hold(m->param->storage);
-    ax_capture_hold(m->param->grad->storage);
+    ax_capture_hold((m->value ? m->value : m->param)->storage);
+    ax_capture_hold((m->grad ? m->grad : m->param->grad)->storage);
     if (m->param->work) ax_capture_hold(m->param->work->storage);
     for (int i = 0; i < AX_MAX_STATES; i++)
       if (m->state[i]) ax_capture_hold(m->state[i]->storage);

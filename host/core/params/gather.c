@@ -53,7 +53,7 @@ static ax_status begin(ax_flat *f, const ax_tensor *whole)
   const bool eight = h->eight && whole == h->eight->values;
   ax_status st;
 
-  AX_TRY(ax_home_refuse_recording(f));
+  AX_TRY(ax_home_record(f, AX_CUT_VALUES, h->values));
   AX_TRY(eight ? ax_eight_own_part(f, &h->sent) : ax_home_own_part(f, (ax_dtype)whole->dtype, &h->sent));
   AX_TRY(ax_storage_new(f->device, whole->storage->bytes, &h->arriving));
   AX_TRY(ax_home_all_gather(f, h->sent, h->arriving->data, &h->coming));
@@ -111,7 +111,7 @@ static ax_status convert(ax_tensor *whole, ax_claim *c, ax_tensor *from)
 
 typedef enum { TRAINING, EVALUATION, BACKWARD } mode;
 
-static _Thread_local ax_flat *cut;  /* all layouts that may be gathered ahead */
+static _Thread_local ax_flat *cut;  /* all layouts that are cut */
 static _Thread_local ax_flat *last; /* the layout that was gathered last in this pass; NULL: none */
 static _Thread_local mode last_mode;
 
@@ -145,6 +145,8 @@ void ax_home_list(ax_flat *f)
   f->home.listed = cut;
   cut = f;
 }
+
+ax_flat *ax_home_first(void) { return cut; }
 
 void ax_home_unlist(ax_flat *f)
 {

@@ -227,7 +227,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   if (f->grads) AX_TRY(ax_flat_cut_grads(f));
   if (h->values && !h->shared && gathers != (ax_dtype)f->dtype) AX_TRY(gather_half(f, gathers));
   if (h->values && !h->shared && !bare) ax_home_take_memory(f->values, &h->no_values);
-  if (h->values && !h->shared) ax_home_list(f);
+  ax_home_list(f);
   return AX_OK;
 out: /* all of it is whole, or in a bare layout nowhere */
   ax_flat_free_home(f);

@@ -33,8 +33,6 @@ ax_status ax_home_copy_part(const ax_flat *f, ax_tensor *whole, ax_tensor **out)
 /* On a whole buffer that has no memory, and on values whose memory belongs to all ranks. */
 extern const ax_claim_kind ax_home_no_values, ax_home_no_work, ax_home_no_eight, ax_home_no_grads,
     ax_home_shared_values;
-/* Fails during a recording, which would keep the addresses of memory that comes and goes. */
-ax_status ax_home_refuse_recording(const ax_flat *f);
 /* Memory for the whole gradients.  They begin as zeros: to kernels that add to those of an earlier
  * pass, whose sum is in the part, zeros are what is there. */
 ax_status ax_home_give_zeros(ax_flat *f);
@@ -82,9 +80,10 @@ ax_status ax_home_all_gather(const ax_flat *f, const ax_tensor *mine, void *out,
 ax_status ax_home_fill(ax_flat *f, ax_tensor *whole, ax_claim *c);
 /* Ends a gather that was begun ahead, and frees its memory. */
 void ax_home_forget_arriving(ax_flat *f);
-/* Before the first gather, and before the layout is freed. */
+/* Puts a layout that is cut into the list of this thread's, and takes it out again. */
 void ax_home_list(ax_flat *f);
 void ax_home_unlist(ax_flat *f);
+ax_flat *ax_home_first(void); /* of the list; home.listed is the next one */
 /* Memory for what a model computes with, and the parts of all ranks in it. */
 ax_status ax_home_gather(ax_flat *f);
 /* Likewise where a layout that gathers in eight bits is used in another way. */
@@ -93,6 +92,22 @@ ax_status ax_home_gather_wide(ax_flat *f);
 ax_status ax_home_own_part(const ax_flat *f, ax_dtype dtype, ax_tensor **out);
 /* Memory for the values, and the working copies in it, which come here first. */
 ax_status ax_home_widen(ax_flat *f);
+
+/* ---- home_capture.c */
+
+/* Where a leaf's elements rest between steps, and those of its gradient: borrowed, the parts of its
+ * layout where they are cut, else the tensors themselves; no gradient: NULL. */
+const ax_tensor *ax_home_resting(const ax_tensor *leaf);
+const ax_tensor *ax_home_resting_grad(const ax_tensor *leaf);
+/* Before a recording, at its end and before a replay: whole values are given back, so that a
+ * recording gathers for itself.  EINVAL where summon_full_params holds some, or where a backward
+ * pass has left whole gradients. */
+ax_status ax_home_rest_all(void);
+/* When a recording is abandoned: what is whole has memory of the recording, and gives it back. */
+void ax_home_abandon_all(void);
+/* During a recording: fails for buffers that rest elsewhere than on the device, and keeps the
+ * memory of `part`, which collectives read or write. */
+ax_status ax_home_record(const ax_flat *f, uint8_t kind, const ax_tensor *part);
 
 /* ---- shared.c */
 

@@ -1,18 +1,8 @@
 /* Claims of homes: who answers for a whole buffer while it has no memory, or while its memory is
  * that of all ranks (home.c has the tour). */
 #include "core/params/home.h"
-#include "capture.h"
 #include "core/core.h"
 #include "core/tape/graph.h"
-
-ax_status ax_home_refuse_recording(const ax_flat *f)
-{
-  if (!ax_recording) return AX_OK;
-  return ax_fail(
-      AX_ENOIMPL,
-      "%s is cut over %d ranks, and a step over it cannot be captured yet: call the step without capture",
-      f->name ? f->name : "the model", f->home.group->size);
-}
 
 /* ---- memory that comes and goes */
 
@@ -71,7 +61,6 @@ ax_status ax_home_give_zeros(ax_flat *f)
   ax_tensor *fresh = NULL;
   ax_status st;
 
-  AX_TRY(ax_home_refuse_recording(f));
   AX_TRY(ax_home_new_grads(f, false, &fresh));
   ax_storage_trade(f->grads->storage, fresh->storage);
   ax_claim_take_off(&f->home.no_grads);

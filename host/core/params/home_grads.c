@@ -144,6 +144,7 @@ ax_status ax_flat_deliver(ax_flat *f, ax_dtype as)
                  moved, h->group->size);
     goto out;
   }
+  AX_TRY(ax_home_record(f, AX_CUT_GRADS, h->grads));
   f->missing = 0;
   if (h->no_grads.at) AX_TRY(ax_home_give_zeros(f));
   for (int k = 0; k < f->n; k++) AX_TRY(bring(f, k));

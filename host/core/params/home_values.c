@@ -94,7 +94,7 @@ ax_status ax_flat_spread(ax_flat *f)
   ax_status st = AX_OK;
 
   if (!f->home.group || f->home.cut & AX_CUT_VALUES) return AX_OK;
-  AX_TRY(ax_home_refuse_recording(f));
+  AX_TRY(ax_home_record(f, AX_CUT_VALUES, f->values));
   AX_TRY(ax_tensor_ready(f->values, AX_WRITE));
   AX_TRY(ax_home_copy_part(f, f->values, &mine));
   AX_TRY(ax_home_all_gather(f, mine, ax_data(f->values), NULL));

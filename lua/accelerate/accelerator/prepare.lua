@@ -96,11 +96,7 @@ function Accelerator:prepare_model(model, opts)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
-    if sharded.applies(self._plan) then
-      fail("prepare_model: dynamo_backend = 'cudagraphs' records steps over memory that stays where it " ..
-        "is, and "
-        .. "under %s the model's values come and go: this is not there yet", self._plan.name)
-    end
+    if sharded.applies(self._plan) then sharded.check_recorded(self._plan) end
     require("accelerate.capture.model").wrap(model, self.device,
       self._ranks > 1 and parallel.recorded_reduction(model) or nil)
   end

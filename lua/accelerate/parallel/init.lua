@@ -67,17 +67,24 @@ function M.recorded_reduction(model)
   local one = records.of(model)
   one.captured = true
   return {
-    due = function() return one.captures or false end,
+    due = function() return one.delivers or one.captures or false end,
     run = function(pass)
-      one.overlapping = not one.ddp.static_graph or one.counted or false
-      one.counting = not one.overlapping
-      buckets.expect(one, one.overlapping)
+      if one.delivers then sharded.expect(one, true)
+      else
+        one.overlapping = not one.ddp.static_graph or one.counted or false
+        one.counting = not one.overlapping
+        buckets.expect(one, one.overlapping)
+      end
       pass()
       records.reduce(model)
     end,
     replayed = function(reduces)
       one.replays = one.replays + 1  -- the core counts no gradients in a replay
       one.captures = false
+      if reduces and one.delivers then
+        sharded.ignore(one)
+        records.drop_touched(one)
+      end
       one.reduced_at = reduces and records.reached(one) or nil
     end,
   }
@@ -100,7 +107,7 @@ function M.finish(models, sync, weight)
     if due and one.local_only then
       if weight then windows.divide(model) end
     elseif delivers_now(one, due) and reached then
-      records.reduce(model)
+      if one.reduced_at ~= records.reached(one) then records.reduce(model) end
       if due and weight then windows.divide(model) end
     elseif due and one.no_sync_depth == 0 and (records.is_touched(one) or (single and one.watched)) then
       -- A replay has reduced what had arrived until then. What came behind it is each rank's own,

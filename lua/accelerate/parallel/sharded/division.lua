@@ -86,14 +86,16 @@ end
 function M.name(unit, flat, names)
   local list = {}
   for i, p in ipairs(flat.params) do list[i] = names[p] or "a parameter" end
+  flat.names = list
   flat.layout:set_names(title(unit), list)
 end
 
 -- The hooks of one unit: its values are whole while its forward runs. A copy of the module has the
--- hooks, too, but not the values.
-local function around_forward(unit, keeps)
+-- hooks, too, but not the values. A recording of the model's forward, which these hooks are around,
+-- gathers for itself.
+local function around_forward(record, unit, keeps)
   unit.held.module:register_forward_pre_hook(function(module)
-    if not rawequal(module, unit.held.module) then return end
+    if not rawequal(module, unit.held.module) or (unit.root and record.captured) then return end
     for _, flat in ipairs(unit.flats) do flat.layout:acquire "compute" end
   end)
   unit.held.module:register_forward_hook(function(module)
@@ -105,10 +107,11 @@ end
 
 --- Makes the units' values come with their forward and go with it. Inside the model's forward, a
 --- unit whose parameter is used elsewhere is gathered by the use.
----@param units accelerate.ShardedUnit[]
+---@param record accelerate.ModelRecord
 ---@param reshard boolean whether values are given back after a unit's forward, and not kept for its
 ---  backward; those of the model itself are kept, since its backward begins next
-function M.install(units, reshard)
+function M.install(record, reshard)
+  local units = record.units
   local root = units[1]
   local function computes(on)
     for _, unit in ipairs(units) do
@@ -118,7 +121,7 @@ function M.install(units, reshard)
   root.held.module:register_forward_pre_hook(function(module)
     if rawequal(module, root.held.module) then computes(true) end
   end)
-  for _, unit in ipairs(units) do around_forward(unit, unit.root or not reshard) end
+  for _, unit in ipairs(units) do around_forward(record, unit, unit.root or not reshard) end
   root.held.module:register_forward_hook(function(module)
     if rawequal(module, root.held.module) then computes(false) end
   end, { always_call = true })

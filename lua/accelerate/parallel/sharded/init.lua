@@ -79,6 +79,17 @@ local function check(plan, handler)
   end
 end
 
+--- Refuses what recordings of a model's passes (dynamo_backend = "cudagraphs") cannot contain.
+---@param plan accelerate.ShardingPlan
+function M.check_recorded(plan)
+  local what = places.applies(plan) and "offload, whose transfers the host makes"
+    or plan.whole_in_no_sync and "whole_in_no_sync, whose gradients outlast a recorded pass"
+  if what then
+    fail("prepare_model: dynamo_backend = 'cudagraphs' cannot record passes under %s with %s", plan.name,
+      what)
+  end
+end
+
 --- Prepares a model for its layouts. Called once, before they are made.
 ---@param record accelerate.ModelRecord
 ---@param model accelerate.nn.Module
@@ -154,7 +165,7 @@ function M.cut(record, model, made)
   pieces.meet(record)
   if record.gathers and not record.installed then
     record.installed = true
-    division.install(record.units, plan.reshard_after_forward)
+    division.install(record, plan.reshard_after_forward)
   end
   if places.applies(plan) then core.empty_cache() end -- the memory of its former buffers is given back
 end
@@ -245,11 +256,31 @@ function M.expect(record, overlapping)
   end
 end
 
+--- Follows the backward pass no longer: a replay has delivered its gradients.
+---@param record accelerate.ModelRecord
+function M.ignore(record)
+  for _, flat in ipairs(trained(record)) do flat.layout:ignore() end
+end
+
 -- Reading the agreement of ranks waits for the device, and a unit that some ranks deliver
 -- twice is rare: on a GPU only where parts of the model are computed again in backward.
 local function asks_for_late(record, presence)
   record.had_late = record.had_late or next(record.late) ~= nil
   return presence.device == "cpu" or record.had_late or record.plan.activation_checkpointing
+end
+
+-- In a recording nothing is read from the device, so each rank has to have all gradients, and ranks
+-- compare what they have recorded: a unit that one of them delivers twice is delivered so by all.
+local function reduce_recorded(record, list)
+  for i, flat in ipairs(list) do
+    for k, p in ipairs(flat.params) do
+      if p.requires_grad and not p.grad then
+        fail("backward: '%s' has no gradient on this rank, and a captured step cannot ask the device " ..
+          "whether others have one: freeze it, or call the step without capture", flat.names[k])
+      end
+    end
+    if record.late[i] then deliver(flat, record.plan.reduce_dtype) end
+  end
 end
 
 --- Delivers what has not been yet, and makes ranks agree about parameters without a gradient, and
@@ -264,6 +295,11 @@ function M.reduce(record)
   if #list == 0 then return end
   record.late = record.late or {}
   for i = (record.delivered or 0) + 1, #list do deliver(list[i], record.plan.reduce_dtype) end
+  if core.is_recording() then
+    reduce_recorded(record, list)
+    record.delivered, record.late = 0, {}
+    return
+  end
   local presence = core.flat_presence(layouts)
   for i in pairs(record.late) do presence[first[i]] = 2 end
   core.dist.all_reduce(presence, "max")
