@@ -47,7 +47,7 @@ end
 
 local function check(name, folder)
   local expected = expected_of(name)
-  local model, info = models[expected.class].from_pretrained(folder)
+  local model, info = models[expected.class].from_pretrained(folder, { output_loading_info = true })
   assert.same({ missing_keys = {}, unexpected_keys = {}, mismatched_keys = {} }, info)
   local out = model(inputs_of(expected))
   assert.same(expected.shape, out[expected.output].shape)

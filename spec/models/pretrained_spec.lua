@@ -86,14 +86,14 @@ describe("from_pretrained", function()
   end)
 
   it("reads a base model out of a model with a head, and the other way round", function()
-    local _, info, said = quietly(models.BertModel.from_pretrained, BERT)
+    local _, info, said = quietly(models.BertModel.from_pretrained, BERT, { output_loading_info = true })
     assert.same({ "classifier.weight", "classifier.bias" },
       { info.unexpected_keys[2], info.unexpected_keys[1] })
     assert.same({}, info.missing_keys)
     assert.truthy(said:find("not used: classifier", 1, true), said)
     core.manual_seed(1)
     local model, more, warned = quietly(models.BertForTokenClassification.from_pretrained,
-      "spec/models/folders/bert", { num_labels = 5 })
+      "spec/models/folders/bert", { num_labels = 5, output_loading_info = true })
     assert.same({ "classifier.weight", "classifier.bias" }, more.missing_keys)
     assert.truthy(warned:find("start new", 1, true), warned)
     assert.same({ 5, 16 }, model.classifier.weight.shape)
@@ -102,11 +102,42 @@ describe("from_pretrained", function()
     assert.is_true(spread > 0.01 and spread < 0.03, tostring(spread))
   end)
 
+  it("returns the model alone, so that a call may be an argument", function()
+    assert.equal(1, select("#", models.from_pretrained(GPT2)))
+    local plan = require("accelerate.utils").plan_device_map(models.from_pretrained(GPT2,
+      { device_map = "cpu" }))
+    assert.is_true(plan.seconds > 0)
+  end)
+
+  it("takes one place for the whole model as its device map", function()
+    for _, place in ipairs { "cpu", "disk" } do
+      assert.equal(place, models.from_pretrained(GPT2, { device_map = place }).hf_device_map[""])
+    end
+    raises('device_map: expected a table, or one of "auto"', models.from_pretrained, GPT2,
+      { device_map = "autoo" })
+    raises([[device_map: expected the number of a GPU, "cuda:N", "cpu" or "disk", got 'ram']],
+      models.from_pretrained, GPT2, { device_map = { [""] = "ram" } })
+    raises("got 'cuda:97', which is not here: ", models.from_pretrained, GPT2, { device_map = 97 })
+    raises("device_map gives these no device: transformer.wpe.weight", models.from_pretrained, GPT2,
+      { device_map = { ["transformer.wte"] = "cpu", ["transformer.h"] = "cpu", ["transformer.ln_f"] = "cpu",
+        lm_head = "cpu" } })
+  end)
+
+  it("says that a folder is an adapter's, and that a GGUF file is not there", function()
+    host.in_folder(function(folder)
+      assert(io.open(folder .. "/adapter_config.json", "w")):close()
+      raises(folder .. " is an adapter's folder, without a model; peft.PeftModel.from_pretrained(model, ",
+        models.from_pretrained, folder)
+      raises(("there is no file '%s/none.gguf'"):format(folder), models.from_pretrained,
+        folder .. "/none.gguf")
+    end)
+  end)
+
   it("names weights of other shapes, and starts them new when asked to", function()
     raises("classifier.weight: the files have [3, 16], the model has [2, 16]",
       models.BertForSequenceClassification.from_pretrained, BERT, { num_labels = 2 })
     local model, info = quietly(models.BertForSequenceClassification.from_pretrained, BERT,
-      { num_labels = 2, ignore_mismatched_sizes = true })
+      { num_labels = 2, ignore_mismatched_sizes = true, output_loading_info = true })
     assert.equal(2, #info.mismatched_keys)
     assert.same({}, info.missing_keys)
     assert.is_true(model.classifier.weight:abs():max():item() < 0.2)
@@ -257,7 +288,8 @@ describe("weights that are not plain numbers", function()
     for _, prefix in ipairs { "module.", "_orig_mod.", "module._orig_mod." } do
       for _, class in ipairs { "BertForSequenceClassification", "BertModel" } do
         with_weights(BERT, function(name, t) return prefix .. name, t end, function(copy)
-          local model, info, said = quietly(models[class].from_pretrained, copy)
+          local model, info, said = quietly(models[class].from_pretrained, copy,
+            { output_loading_info = true })
           assert.truthy(said:find(("the names begin with '%s'"):format(prefix), 1, true), said)
           for _, name in ipairs(info.unexpected_keys) do assert.equal(prefix, name:sub(1, #prefix)) end
           local _, _, loaded = quietly(weights.load_checkpoint_in_model, model, copy)

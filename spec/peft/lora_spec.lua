@@ -7,6 +7,7 @@ local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local peft = require "accelerate.peft"
 local quantisation = require "accelerate.quantisation"
+local raises = require("spec.support.messages").raises
 
 local ROOT = "spec/reference/peft/"
 local expected = core.safetensors_open(ROOT .. "scores.safetensors")
@@ -35,6 +36,11 @@ local function drawn(model)
 end
 
 describe("PeftModel", function()
+  it("names what there is where target_modules name nothing", function()
+    raises('target_modules { "query" } names no layer of the model; its linear layers end in 0, 2',
+      peft.get_peft_model, net(), config { target_modules = { "query" } })
+  end)
+
   for _, name in ipairs { "lora", "dora", "saved" } do
     it("reads PEFT's folder and computes PEFT's scores: " .. name, function()
       local model = peft.PeftModel.from_pretrained(base(), ROOT .. name)

@@ -14,7 +14,6 @@ local expected = json.decode((assert(fs.read(FOLDER .. "/expected.json"))))
 
 local function path_of(name) return ("%s/%s.gguf"):format(FOLDER, name) end
 local function load(name, opts) return models.from_pretrained(path_of(name), opts) end
-local function read(name, opts) return (load(name, opts)) end
 
 local IDS = core.tensor({ { 1, 5, 7, 9 } }, { dtype = "int64" })
 local function scores(model, ids) return core.no_grad(function() return model(ids or IDS).logits end) end
@@ -50,7 +49,7 @@ describe("a model of a GGUF file", function()
   for _, name in ipairs(names) do
     local wanted = expected[name]
     it("has Transformers' scores: " .. name, function()
-      local model, info = load(name)
+      local model, info = load(name, { output_loading_info = true })
       assert.are.same({ missing_keys = {}, unexpected_keys = {}, mismatched_keys = {} }, info)
       assert.are.equal(wanted.class, model.__name)
       local values = core.tensor(wanted.logits)
@@ -58,7 +57,7 @@ describe("a model of a GGUF file", function()
       assert.is_true(off(out, values) < 1e-5 * values:abs():max():item())
     end)
     it("has the gguf package's numbers with dequantize: " .. name, function()
-      local model, seen = read(name, { dequantize = true }), 0
+      local model, seen = load(name, { dequantize = true }), 0
       for key, t in ordered.pairs(model:state_dict()) do
         if wanted.sums[key] then
           assert.are.equal(wanted.sums[key], bits(t), key)
@@ -70,7 +69,7 @@ describe("a model of a GGUF file", function()
   end
 
   it("keeps its blocks, also those of tied weights", function()
-    local model = read "llama"
+    local model = load "llama"
     assert.are.equal("GgufEmbedding", model.model.embed_tokens.__name)
     assert.are.equal("Q8_0", model.lm_head.encoding)
     assert.is_true(rawequal(model.lm_head.weight, model.model.embed_tokens.weight))
@@ -79,7 +78,7 @@ describe("a model of a GGUF file", function()
   end)
 
   it("is found in a folder by gguf_file", function()
-    local whole = scores(read "qwen2")
+    local whole = scores(load "qwen2")
     local model = models.AutoModelForCausalLM.from_pretrained(FOLDER, { gguf_file = "qwen2.gguf" })
     assert.are.equal(0, off(whole, scores(model)))
     refuses("gguf_file must name a file in the folder", function()
@@ -92,9 +91,10 @@ describe("a model of a GGUF file", function()
 
   it("goes into other classes of its architecture", function()
     assert.are.equal("MistralForCausalLM", models.MistralForCausalLM.from_pretrained(path_of "llama").__name)
-    local _, info = models.LlamaModel.from_pretrained(path_of "llama_k")
+    local _, info = models.LlamaModel.from_pretrained(path_of "llama_k", { output_loading_info = true })
     assert.are.same({ {}, { "output.weight" } }, { info.missing_keys, info.unexpected_keys })
-    _, info = models.LlamaForSequenceClassification.from_pretrained(path_of "llama", { num_labels = 3 })
+    _, info = models.LlamaForSequenceClassification.from_pretrained(path_of "llama",
+      { num_labels = 3, output_loading_info = true })
     assert.are.same({ "score.weight" }, info.missing_keys)
     refuses("holds a model of type 'llama'; BertModel is of type 'bert'", function()
       models.BertModel.from_pretrained(path_of "llama")
@@ -102,27 +102,27 @@ describe("a model of a GGUF file", function()
   end)
 
   it("computes in the type that is requested", function()
-    local model = read("llama", { dtype = "bfloat16" })
+    local model = load("llama", { dtype = "bfloat16" })
     assert.are.equal("bfloat16", scores(model).dtype)
     assert.are.equal("bfloat16", model.model.norm.weight.dtype)
-    assert.is_true(off(scores(model), scores(read "llama")) < 0.3)
-    assert.are.equal("float16", scores(read("llama"):half()).dtype)
-    assert.are.equal("Q8_0", read("llama"):half().lm_head.encoding)
+    assert.is_true(off(scores(model), scores(load "llama")) < 0.3)
+    assert.are.equal("float16", scores(load("llama"):half()).dtype)
+    assert.are.equal("Q8_0", load("llama"):half().lm_head.encoding)
   end)
 
   it("follows a device map", function()
     for _, map in ipairs { { [""] = "disk" }, { [""] = "cpu" }, "auto" } do
-      assert.are.equal(0, off(scores(read "gemma2"), scores(read("gemma2", { device_map = map }))))
-      assert.are.equal(0, off(scores(read "gpt2"), scores(read("gpt2", { device_map = map }))))
+      assert.are.equal(0, off(scores(load "gemma2"), scores(load("gemma2", { device_map = map }))))
+      assert.are.equal(0, off(scores(load "gpt2"), scores(load("gpt2", { device_map = map }))))
     end
   end)
 
   it("takes no memory for weights that the file holds", function()
-    read "llama_k"
+    load "llama_k"
     collectgarbage()
     collectgarbage()
     local before = core.memory_stats().live_bytes
-    local model = read "llama_k"
+    local model = load "llama_k"
     collectgarbage()
     collectgarbage()
     local q_and_k = 2 * 256 * 210 -- their rows are in another order
@@ -186,27 +186,27 @@ end)
 
 describe("weights in blocks", function()
   it("pass gradients to inputs, so that adapters train", function()
-    local model, first, last = adapters.train(read "llama", IDS)
+    local model, first, last = adapters.train(load "llama", IDS)
     assert.is_true(last < 0.7 * first)
     refuses("numbers are not encoded in Q4_0", function() model:merge_and_unload() end)
   end)
 
   it("go through state dicts as they are", function()
-    local one, other = read "llama", read "llama"
+    local one, other = load "llama", load "llama"
     core.no_grad(function() other.model.norm.weight:fill_(3) end)
     other:load_state_dict(one:state_dict())
     assert.are.equal(0, off(scores(one), scores(other)))
   end)
 
   it("take no plain numbers", function()
-    local model, plain = read "llama", read("llama", { dequantize = true })
+    local model, plain = load "llama", load("llama", { dequantize = true })
     refuses("GgufEmbedding: numbers are not encoded in Q8_0", function()
       model:load_state_dict(plain:state_dict())
     end)
   end)
 
   it("are not saved, and saved as plain numbers after dequantize", function()
-    local model, folder = read "gpt2", os.tmpname()
+    local model, folder = load "gpt2", os.tmpname()
     os.remove(folder)
     refuses("save_pretrained: weights in the blocks of a GGUF file are not written; model:dequantize()",
       function() model:save_pretrained(folder) end)
@@ -221,7 +221,7 @@ describe("weights in blocks", function()
   end)
 
   it("are a layer's as any: it prints, and is copied", function()
-    local layer = read("llama").model.layers[1].mlp.up_proj
+    local layer = load("llama").model.layers[1].mlp.up_proj
     assert.are.equal("GgufLinear(in_features=64, out_features=96, bias=False, encoding=MXFP4)",
       tostring(layer))
     local copy = layer:clone()

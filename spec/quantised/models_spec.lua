@@ -9,6 +9,7 @@ local json = require "accelerate.utils.json"
 local models = require "accelerate.models"
 local nn = require "accelerate.nn"
 local quantisation = require "accelerate.quantisation"
+local raises = require("spec.support.messages").raises
 local utils = accelerate.utils
 
 local function config(fields) return utils.BnbQuantizationConfig(fields) end
@@ -45,6 +46,15 @@ describe("BnbQuantizationConfig", function()
     assert.is_nil(c.skip_modules)
     assert.are.equal("bfloat16", config({ load_in_4bit = true, bnb_4bit_compute_dtype = "bf16" }).torch_dtype)
     assert.are.equal("int4", config({ load_in_4bit = true }).target_dtype)
+  end)
+  it("has Transformers' names and defaults as BitsAndBytesConfig", function()
+    local c = models.BitsAndBytesConfig { load_in_4bit = true, llm_int8_skip_modules = { "lm_head" } }
+    assert.are.equal("float32", c.bnb_4bit_compute_dtype)
+    assert.are.same({ "lm_head" }, c.skip_modules)
+    raises("BitsAndBytesConfig: quantization_config.bnb_4bit_quant is not known", models.BitsAndBytesConfig,
+      { load_in_4bit = true, bnb_4bit_quant = "nf4" })
+    local model = models.from_pretrained("spec/models/folders/llama", { quantization_config = c })
+    assert.are.equal("fp4", model.model.layers[1].mlp.up_proj.quant_type)
   end)
   it("takes exactly one of 4 and 8 bits", function()
     assert.has_error(function() config {} end,
@@ -139,6 +149,12 @@ describe("load_and_quantize_model", function()
     assert.is_true(x.grad:abs():sum():item() > 0)
     assert.is_nil(model[1].weight.grad)
     assert.is_false(model[1].weight.requires_grad)
+  end)
+  it("names the codes that cannot be trained, and changes nothing then", function()
+    local model = utils.load_and_quantize_model(net(), four())
+    model:requires_grad_(false)
+    raises("requires_grad_: '0.weight' is uint8", model.requires_grad_, model, true)
+    for _, p in ipairs(model:parameters()) do assert.is_false(p.requires_grad) end
   end)
 end)
 

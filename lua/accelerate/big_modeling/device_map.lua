@@ -103,10 +103,13 @@ function M.device_of(where, place)
   if place == "cuda" then place = "cuda:0" end
   if place == "cpu" or place == "disk" then return place end
   local fine, why = false, ""
-  if type(place) == "string" then fine, why = pcall(core.empty, 0, { device = place }) end
-  if fine and place ~= "meta" then return place end
+  if type(place) == "string" and place:find "^cuda:%d+$" then
+    fine, why = pcall(core.empty, 0, { device = place })
+    why = ", which is not here: " .. tostring(why):gsub("^%S-:%d+: ", ""):gsub("^empty: ", "")
+  end
+  if fine then return place end
   fail("%s: device_map: expected the number of a GPU, \"cuda:N\", \"cpu\" or \"disk\", got %s%s", where,
-    options.show(place), why ~= "" and why and " (" .. tostring(why):gsub("^%S-:%d+: ", "") .. ")" or "")
+    options.show(place), why)
 end
 
 return M

@@ -67,7 +67,10 @@ end
 ---@return string?
 function M.gguf(where, name, opts)
   local file = opts.gguf_file
-  if not file then return name:find "%.gguf$" and fs.is_file(name) and name or nil end
+  if not file then
+    if not name:find "%.gguf$" or fs.is_dir(name) then return nil end
+    return fs.is_file(name) and name or fail("%s: there is no file '%s'", where, name)
+  end
   if not fs.is_plain_name(file) then
     fail("%s: gguf_file must name a file in the folder, got %s", where, options.show(file))
   end

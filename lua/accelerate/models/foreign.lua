@@ -100,6 +100,17 @@ local OTHERS = {
   { "^consolidated%.", "has Mistral's or Meta's own names" },
 }
 
+--- Raises for a folder of an adapter, which has no config.json.
+---@param where string
+---@param folder string
+function M.check_folder(where, folder)
+  if fs.exists(fs.join(folder, "config.json")) or not fs.exists(fs.join(folder, "adapter_config.json")) then
+    return
+  end
+  fail("%s: %s is an adapter's folder, without a model; peft.PeftModel.from_pretrained(model, '%s') puts it "
+    .. "on its model", where, folder, folder)
+end
+
 --- Returns what a message about missing weights says of other files that hold some, or "".
 ---@param folder string
 ---@return string

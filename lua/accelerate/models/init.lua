@@ -92,25 +92,28 @@ local function chooser(task)
   end
 end
 
---- Returns a model with the weights of a folder in Hugging Face's layout, in evaluation mode, and
---- what did not fit by name. Its class is the one that config.json names. Weights that the files
---- lack start new; a line on stderr names them and those that are not used.
+--- Returns a model with the weights of a folder in Hugging Face's layout, in evaluation mode. Its
+--- class is the one that config.json names. Weights that the files lack start new; a line on stderr
+--- names them and those that are not used.
 ---@param name string a folder with config.json and model.safetensors (or its shards with their
 ---  index, or pytorch_model.bin), or the name of a repository in the local Hugging Face cache; or
 ---  the path of a GGUF file
 ---@param opts? { dtype: string, device: string, num_labels: integer, config: table, revision:
----  string, cache_dir: string, ignore_mismatched_sizes: boolean, device_map: string|table,
+---  string, cache_dir: string, ignore_mismatched_sizes: boolean, device_map: string|table|integer,
 ---  max_memory: table, offload_folder: string, offload_state_dict: boolean, offload_buffers:
----  boolean, quantization_config: table, gguf_file: string, dequantize: boolean } dtype: default
----  "float32", "auto" for the files' own; config: values that replace those of config.json;
----  ignore_mismatched_sizes: weights of other shapes start new; device_map: where the parts rest, a
----  map or a word, as load_checkpoint_and_dispatch has it, with max_memory, offload_folder,
+---  boolean, quantization_config: table, gguf_file: string, dequantize: boolean,
+---  output_loading_info: boolean } dtype: default "float32", "auto" for the files' own; config:
+---  values that replace those of config.json; ignore_mismatched_sizes: weights of other shapes
+---  start new; device_map: where the parts rest, a map or a word, as load_checkpoint_and_dispatch
+---  has it, or one place for all ("cuda:1", 1, "disk"), with max_memory, offload_folder,
 ---  offload_state_dict and offload_buffers; the model then has hf_device_map; quantization_config:
 ---  a BnbQuantizationConfig, encodes plain weights; gguf_file: the name of a GGUF file in the
----  folder; dequantize: encoded weights become plain numbers. Transformers' torch_dtype is dtype;
----  its attn_implementation, low_cpu_mem_usage and local_files_only change nothing
+---  folder; dequantize: encoded weights become plain numbers; output_loading_info: what did not fit
+---  comes back, too. Transformers' torch_dtype is dtype; its attn_implementation, low_cpu_mem_usage
+---  and local_files_only change nothing
 ---@return accelerate.models.PreTrainedModel
----@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }? info by
+---  name, with output_loading_info
 function members.from_pretrained()
   return function(name, opts) return require("accelerate.models.loading").load(choose, name, opts) end
 end
@@ -148,6 +151,19 @@ for model_type, base in pairs(TYPES) do
       local Class = choose({ model_type = model_type }, base .. "Config")
       return require("accelerate.models.config").check(base .. "Config", opts or {}, Class.traits.config)
     end
+  end
+end
+
+--- Returns a configuration of weights in 4 or 8 bits for from_pretrained's quantization_config,
+--- with Transformers' names and defaults; see utils.BnbQuantizationConfig for what each says.
+---@param opts { load_in_4bit: boolean?, load_in_8bit: boolean?, bnb_4bit_quant_type: string?,
+---  bnb_4bit_use_double_quant: boolean?, bnb_4bit_compute_dtype: string?, llm_int8_threshold:
+---  number?, llm_int8_skip_modules: string[]? } bnb_4bit_compute_dtype: default "float32"
+---@return accelerate.BnbQuantizationConfig
+function members.BitsAndBytesConfig()
+  return function(opts)
+    options.value("BitsAndBytesConfig", "opts", opts, { "table" })
+    return require("accelerate.quantisation.config").of_folder("BitsAndBytesConfig", opts)
   end
 end
 

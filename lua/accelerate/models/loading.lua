@@ -4,6 +4,7 @@ local big_modeling = require "accelerate.big_modeling"
 local config = require "accelerate.models.config"
 local core = require "accelerate.core"
 local deferred = require "accelerate.deferred"
+local device_maps = require "accelerate.big_modeling.device_map"
 local folders = require "accelerate.models.folder"
 local foreign = require "accelerate.models.foreign"
 local fs = require "accelerate.utils.fs"
@@ -161,7 +162,7 @@ local OPTIONS = {
   revision = { "string", default = "main" },
   cache_dir = { "string", optional = true },
   ignore_mismatched_sizes = { "boolean", default = false },
-  device_map = { "string|table", optional = true },
+  device_map = { "string|table|integer", optional = true },
   max_memory = { "table", optional = true },
   offload_folder = { "string", optional = true },
   offload_state_dict = { "boolean", optional = true },
@@ -169,10 +170,16 @@ local OPTIONS = {
   quantization_config = { "table", optional = true },
   gguf_file = { "string", optional = true },
   dequantize = { "boolean", default = false },
+  output_loading_info = { "boolean", default = false },
 }
 
--- What goes with a device map alone.
+-- A device map that is one place, and what goes with a map alone.
 local function check_map(where, o)
+  local one = o.device_map
+  if type(one) == "number" or type(one) == "string"
+    and (one:find "^cuda" or one == "cpu" or one == "disk") then
+    o.device_map = { [""] = one } -- the whole model in one place, as Transformers takes it
+  end
   if o.device_map then
     if o.device then fail("%s: give device_map or device, not both", where) end
     if o.dequantize then fail("%s: give device_map or dequantize, not both", where) end
@@ -188,7 +195,10 @@ end
 local function configuration(where, folder, o, gguf, Class)
   local given, floats, nulls
   if gguf then given, floats, nulls = gguf:config_for(Class), {}, {}
-  else given, floats, nulls = config.read(where, fs.join(folder, "config.json")) end
+  else
+    foreign.check_folder(where, folder)
+    given, floats, nulls = config.read(where, fs.join(folder, "config.json"))
+  end
   for key, value in next, o.config or {} do given[key] = value end
   if o.num_labels then
     given.num_labels = o.num_labels
@@ -255,17 +265,19 @@ local function map_of(where, model, dtype, type_of, o)
       special[name] = own
     end
   end
+  if type(o.device_map) == "table" then device_maps.check_device_map(model, o.device_map) end
   return dispatching.resolve_map(where, model, o.device_map, { max_memory = o.max_memory, dtype = dtype,
     special_dtypes = special, offload_buffers = o.offload_buffers })
 end
 
---- Returns a model in evaluation mode with the weights of a folder, and what did not fit by name.
+--- Returns a model in evaluation mode with the weights of a folder.
 --- `Class.from_pretrained(name, opts)` and `models.from_pretrained(name, opts)` are this.
 ---@param choose table|fun(config: table, where: string): table the class, or what picks it
 ---@param name string a folder, or a name in the local Hugging Face cache
 ---@param opts? table
 ---@return accelerate.models.PreTrainedModel
----@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }? info
+---  with output_loading_info: what did not fit, by name
 function M.load(choose, name, opts)
   local where = type(choose) == "table" and choose.__name .. ".from_pretrained" or "from_pretrained"
   local taken, keys = their_options.taken(where, opts, OPTIONS)
@@ -324,7 +336,9 @@ function M.load(choose, name, opts)
     mismatched_keys = mismatched }
   report(where, name, model, info)
   if o.dequantize then model:dequantize(dtype) end
-  return finished(where, folder, model, o, map), info
+  model = finished(where, folder, model, o, map)
+  if o.output_loading_info then return model, info end
+  return model
 end
 
 return M

@@ -300,12 +300,11 @@ function M.class(name, traits, base)
   ---@return accelerate.models.PreTrainedModel
   Class.from_config = function(opts) return Class(opts) end
 
-  --- Returns a model of this class with the weights of a folder, and what did not fit by name; see
-  --- `models.from_pretrained`.
+  --- Returns a model of this class with the weights of a folder; see `models.from_pretrained`.
   ---@param folder string
   ---@param opts? table
   ---@return accelerate.models.PreTrainedModel
-  ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }
+  ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }? info
   Class.from_pretrained = function(folder, opts) return loading.load(Class, folder, opts) end
 
   M.classes[name] = Class

@@ -56,6 +56,21 @@ local function targets_of(model, config)
   return M.matcher(list)
 end
 
+local function shown(given)
+  if type(given) ~= "table" then return options.show(given) end
+  return '{ "' .. table.concat(given, '", "') .. '" }'
+end
+
+-- The last parts of the names of linear layers, each once, for messages.
+local function endings(model)
+  local list, seen = {}, {}
+  for path, module in model:named_modules() do
+    local last = class.is(module, nn.Linear) and path:match "[^.]*$"
+    if last and not seen[last] then list[#list + 1], seen[last] = last, true end
+  end
+  return list[1] and table.concat(list, ", ") or "nothing: there are none"
+end
+
 --- Returns the modules that get an adapter, as { parent, name, module, path }. Raises where one is
 --- no linear layer, or where there is none.
 ---@param model accelerate.nn.Module
@@ -81,8 +96,8 @@ function M.find(model, config, taken)
     end
   end
   if #list == 0 then
-    options.fail("get_peft_model: target_modules %s names no layer of the model",
-      options.show(config.target_modules))
+    options.fail("get_peft_model: target_modules %s names no layer of the model; its linear layers end in %s",
+      shown(config.target_modules), endings(model))
   end
   return list
 end
