@@ -68,17 +68,21 @@ local function train(opts)
   local optimizer
   model, optimizer = accelerator:prepare(model, optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 }))
   core.manual_seed(9)
-  local all, rows = {}, 8 / n
-  for _ = 1, opts.steps or STEPS do
-    local ids = core.randint(0, 64, { 8, LENGTH + 1 }):narrow(1, rank * rows + 1, rows):to(accelerator.device)
+  local function step(ids)
     local logits = model(ids:narrow(2, 1, LENGTH))
     local loss = F.cross_entropy(logits:reshape(-1, 64), ids:narrow(2, 2, LENGTH):reshape(-1))
     accelerator:backward(loss)
     optimizer:step()
     optimizer:zero_grad()
-    all[#all + 1] = accelerate.utils.reduce(loss:detach(), "mean"):item()
+    return accelerate.utils.reduce(loss:detach(), "mean")
   end
-  if opts.fsdp then return all end
+  if opts.captured then step = accelerate.utils.capture(step, { warmup = 2 }) end
+  local all, rows = {}, 8 / n
+  for k = 1, opts.steps or STEPS do
+    local ids = core.randint(0, 64, { 8, LENGTH + 1 }):narrow(1, rank * rows + 1, rows)
+    all[k] = step(ids:to(accelerator.device)):item()
+  end
+  if opts.fsdp then return all, step end
   local values, names = accelerator:get_state_dict(model), {}
   for name in pairs(values) do names[#names + 1] = name end
   table.sort(names)
@@ -264,6 +268,16 @@ local PARTS = {
             assert(d < 1e-5, ("%s, offload %s: loss %d is off by %g"):format(strategy, away, k, d))
           end
         end
+      end
+    ]])
+  end },
+  { "captured sharded steps have the bits of eager ones", function()
+    works(2, TRAIN .. [[
+      for _, strategy in ipairs { "FULL_SHARD", "SHARD_GRAD_OP" } do
+        local eager = train { steps = 5, fsdp = { sharding_strategy = strategy } }
+        local losses, recorded = train { steps = 5, fsdp = { sharding_strategy = strategy }, captured = true }
+        assert(off(eager, losses) == 0, ("%s: off by %g"):format(strategy, off(eager, losses)))
+        assert(recorded:stats().replayed > 0, tostring(recorded))
       end
     ]])
   end },
