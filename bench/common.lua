@@ -57,14 +57,14 @@ function common.fashion_mnist(data, flags)
 end
 
 local SWITCHES = { capture = true, tf32 = true, ["conv-tf32"] = true, nondeterministic = true, serve = true,
-  fused = true, traffic = true, sharded = true }
+  fused = true, traffic = true, sharded = true, zero1 = true }
 local VALUES = { device = true, dtype = true, batch = true, steps = true, warmup = true, mb = true,
   side = true, width = true, launches = true }
-local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
+local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16", fp8 = "fp8" }
 
 --- Takes the flags out of a list of arguments; what stays in it are the positions.
 ---   --device cpu|cuda    where to train (default cpu)
----   --dtype fp32|bf16|fp16
+---   --dtype fp32|bf16|fp16|fp8
 ---   --batch N --steps N --warmup N
 ---   --capture            steps are recorded once and replayed (accelerate.utils.capture)
 ---   --tf32               float32 products and convolutions on the GPU's matrix units, rounded to
@@ -73,6 +73,7 @@ local PRECISIONS = { fp32 = "no", bf16 = "bf16", fp16 = "fp16" }
 ---   --nondeterministic   tensor.use_deterministic_algorithms(false), which is PyTorch's default
 ---   --sharded            values, gradients and optimizer states are cut over the ranks
 ---                        (FULL_SHARD)
+---   --zero1              optimizer states alone are cut over the ranks (ZeRO-1)
 ---   --serve              measures once for each line that is read, until one says `stop`
 ---   --traffic            prints the bytes that the kernels of one step move, on a device that
 ---                        counts them (make traffic), and measures no time
@@ -95,7 +96,7 @@ function common.flags(arguments)
   end
   for k = math.max(#rest, #arguments), 1, -1 do arguments[k] = rest[k] end
   flags.mixed_precision = PRECISIONS[flags.dtype]
-    or error(("--dtype: expected fp32, bf16 or fp16, got %s"):format(flags.dtype), 0)
+    or error(("--dtype: expected fp32, bf16, fp16 or fp8, got %s"):format(flags.dtype), 0)
   if flags.device ~= "cpu" and flags.device ~= "cuda" then
     error(("--device: expected cpu or cuda, got %s"):format(flags.device), 0)
   end
@@ -128,8 +129,11 @@ function common.accelerator(flags)
   if flags.nondeterministic then tensor.use_deterministic_algorithms(false) end
   local plugin = flags.sharded and accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2,
     auto_wrap_policy = "transformer_based_wrap", transformer_cls_names_to_wrap = { "Block" } } or nil
+  -- (no loader is prepared, of which the batch size would be known)
+  local zero = flags.zero1 and accelerate.DeepSpeedPlugin { hf_ds_config = {
+    train_micro_batch_size_per_gpu = flags.batch or 1, zero_optimization = { stage = 1 } } } or nil
   return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision,
-    fsdp_plugin = plugin }
+    fsdp_plugin = plugin, deepspeed_plugin = zero }
 end
 
 --- Endless shuffled batches of a set on the accelerator's device, picked by a permutation; the

@@ -3,7 +3,9 @@ positions, tied embeddings, no dropout.
 
 --plain-attention 1: matmul, softmax, matmul in place of scaled_dot_product_attention.  --text FILE:
 train on a file's characters. With ranks: DistributedDataParallel over gloo, or with --sharded 1
-fully_shard of each block, a batch of this size on every rank.
+fully_shard of each block, a batch of this size on every rank; --zero1 1: DistributedDataParallel with
+ZeroRedundancyOptimizer.  --dtype fp8: bfloat16 with torchao's layers in eight bits, chosen as
+Accelerate chooses them, in the emulation that torchao has for machines without products of eight bits.
 """
 import math
 
@@ -78,14 +80,28 @@ def model(layers, width, heads, seq, vocab, plain):
     return GPT()
 
 
+def in_eight_bits(net):
+    from torch import nn
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+
+    def takes(module, name):
+        return (isinstance(module, nn.Linear) and name not in (layers[0], layers[-1])
+                and module.in_features % 16 == 0 and module.out_features % 16 == 0)
+
+    return convert_to_float8_training(net, config=Float8LinearConfig(emulate=True), module_filter_fn=takes)
+
+
 def main():
     args = peer.arguments(__doc__, preset="tiny", steps=30, warmup=5, dtype="fp32", plain_attention=0, text="",
-        sharded=0)
+        sharded=0, zero1=0)
     import torch
     import torch.nn.functional as F
     before = peer.resident()
     layers, width, heads, seq, vocab, batch = PRESETS[args.preset]
     net = model(layers, width, heads, seq, vocab, args.plain_attention)
+    if args.dtype == "fp8":
+        net = in_eight_bits(net)
     if args.ranks > 1:
         dist = peer.join()
         if args.sharded:
@@ -97,14 +113,18 @@ def main():
             fully_shard(net, mesh=mesh)
         else:
             net = torch.nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, weight_decay=0.1,
-        **({"fused": True} if args.fused else {}))
+    settings = {"lr": 3e-4, "weight_decay": 0.1, **({"fused": True} if args.fused else {})}
+    if args.zero1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.AdamW, **settings)
+    else:
+        optimizer = torch.optim.AdamW(net.parameters(), **settings)
     generator = torch.Generator().manual_seed(peer.rank())
     ids, span = text_ids(args.text), torch.arange(seq + 1)
 
     def step():
         rows = ids[torch.randint(len(ids) - seq - 1, (batch, 1), generator=generator) + span]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype != "fp32"):
             loss = F.cross_entropy(net(rows[:, :-1]).reshape(-1, vocab), rows[:, 1:].reshape(-1))
         optimizer.zero_grad()
         loss.backward()

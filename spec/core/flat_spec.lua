@@ -463,11 +463,11 @@ describe("layouts that are cut over ranks", function()
   end)
 
   it("are gathered in eight bits where they are matrices that were cut, once", function()
-    local function refused(message, params, via, cut)
+    local function refused(why, params, via, how)
       local layout = core.flat(params, 1)
-      layout:cut_over(nil, nil, cut ~= "gradients", true)
-      if cut == "twice" then layout:gather_in_eight(via) end
-      assert.error_matches(function() layout:gather_in_eight(via) end, message)
+      layout:cut_over(nil, nil, how ~= "gradients", true)
+      if how == "twice" then layout:gather_in_eight(via) end
+      assert.error_matches(function() layout:gather_in_eight(via) end, why)
     end
     refused("a parameter is no matrix", { core.ones(4, 4), core.ones(3) }, "bfloat16")
     refused("is cut with its values, once", { core.ones(4, 4) }, "bfloat16", "gradients")
