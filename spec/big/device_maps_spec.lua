@@ -1,40 +1,12 @@
 -- Sizes, limits and device maps beside Accelerate's, for random models and limits
 -- (generators/gen_device_maps_reference.py wrote them down).
-local json = require "accelerate.utils.json"
-local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
-local tensor = require "accelerate.tensor"
+local tree_models = require "spec.support.tree_models"
 local utils = require "accelerate.utils"
 
 local PATH = "spec/reference/device_maps_reference.json"
 
-local function build(tree)
-  local module = nn.class(tree[1])()
-  for _, of in ipairs(tree[2]) do
-    module[of[1]] = nn.Parameter(tensor.zeros(of[2], { dtype = of[3] }), { requires_grad = false })
-  end
-  for _, of in ipairs(tree[3]) do
-    module:register_buffer(of[1], tensor.zeros(of[2], { dtype = of[3] }), { persistent = of[4] })
-  end
-  for _, child in ipairs(tree[4]) do module:add_module(child[1], build(child[2])) end
-  return module
-end
-
-local function at(model, name)
-  local path, last = name:match "^(.*)%.([^.]*)$"
-  if not path then return model, name end
-  return model:get_submodule(path), last
-end
-
-local function model_of(entry)
-  local model = build(entry.model)
-  for _, pair in ipairs(entry.ties) do
-    local from, a = at(model, pair[1])
-    local to, b = at(model, pair[2])
-    to[b] = from[a]
-  end
-  return model
-end
+local function model_of(entry) return tree_models.tie(tree_models.build(entry.model), entry.ties) end
 
 -- Keys of JSON are texts; the numbers among them are GPUs.
 local function keyed(map)
@@ -60,9 +32,7 @@ local notice = require "accelerate.messages.notice"
 describe("device maps beside Accelerate's", function()
   local entries, say
   setup(function()
-    local file = assert(io.open(PATH))
-    entries = json.decode(file:read "*a")
-    file:close()
+    entries = tree_models.read(PATH)
     say, notice.here = notice.here, function() end -- GPUs of the limits are not there
   end)
   teardown(function() notice.here = say end)

@@ -123,4 +123,5 @@ def main():
     print(len(models), "models,", sum(len(entry["cases"]) for entry in models), "cases")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ local M = {}
 --- Brings the arguments of a module to a device, and its weights: once, or with `offload` for each
 --- forward, after which they are left without elements, on the device "meta".
 local AlignDevicesHook = class("AlignDevicesHook", base.ModelHook)
-class.optional(AlignDevicesHook, "execution_device weights_map skip_keys")
+class.optional(AlignDevicesHook, "execution_device weights_map skip_keys _stays")
 M.AlignDevicesHook = AlignDevicesHook
 
 local ALIGN = {
@@ -57,10 +57,17 @@ function AlignDevicesHook:__tostring()
     tostring(self.io_same_device), tostring(self.offload_buffers), tostring(self.place_submodules))
 end
 
--- The tensors that come and go.
+-- The tensors that come and go: not those that modules have, too, whose weights stay.
 function AlignDevicesHook:_offloaded(module)
-  return tensors.named_module_tensors(module, { include_buffers = self.offload_buffers,
+  local each = tensors.named_module_tensors(module, { include_buffers = self.offload_buffers,
     recurse = self.place_submodules, remove_non_persistent = true })
+  local stays = self._stays
+  if not stays then return each end
+  return function()
+    local name, t
+    repeat name, t = each() until not stays[t]
+    return name, t
+  end
 end
 
 -- Puts the tensors on the execution device, but those that come and go.
@@ -209,9 +216,11 @@ end
 local function align_hooks(module, path, o)
   local whole = o.offload and is_preloaded(module, o.preload_module_classes)
   if whole or tensors.named_module_tensors(module)() then
-    base.add_hook_to_module(module, AlignDevicesHook { execution_device = o.execution_device,
-      offload = o.offload, weights_map = part_of(o.weights_map, path), offload_buffers = o.offload_buffers,
-      place_submodules = whole, skip_keys = o.skip_keys }, { append = true })
+    local hook = AlignDevicesHook { execution_device = o.execution_device, offload = o.offload,
+      weights_map = part_of(o.weights_map, path), offload_buffers = o.offload_buffers,
+      place_submodules = whole, skip_keys = o.skip_keys }
+    hook._stays = o.stays
+    base.add_hook_to_module(module, hook, { append = true })
   end
   if whole then return end
   for name, child in module:named_children() do align_hooks(child, joined(path, name), o) end
@@ -243,15 +252,16 @@ local function offloading(o, device)
   return result
 end
 
-local function block_hook(module, device, o, io, whole)
+-- A hook that offloads nothing; with `buffers` it says whether others do.
+local function block_hook(module, device, o, io, whole, buffers)
   base.add_hook_to_module(module, AlignDevicesHook { execution_device = device, io_same_device = io,
-    offload_buffers = o.offload_buffers, place_submodules = whole, skip_keys = o.skip_keys })
+    offload_buffers = buffers and o.offload_buffers, place_submodules = whole, skip_keys = o.skip_keys })
 end
 
 local function block_hooks(module, path, devices, off, o)
   local device = devices[path]
   if device ~= nil and off[path] == false then
-    block_hook(module, device, o, path == "", true)
+    block_hook(module, device, o, path == "", true, true)
     execution_hooks(module, device, { skip_keys = o.skip_keys })
   elseif device ~= nil and off[path] then
     align_hooks(module, path, offloading(o, device))
@@ -261,6 +271,14 @@ local function block_hooks(module, path, devices, off, o)
     block_hook(module, device, o, true, false)
   end
   for name, child in module:named_children() do block_hooks(child, joined(path, name), devices, off, o) end
+end
+
+-- The tensors that modules have whose weights are not offloaded, some with other modules.
+local function staying(module, path, devices, off, set)
+  if devices[path] ~= nil and off[path] then return set end
+  for _, t in tensors.named_module_tensors(module) do set[t] = true end
+  for name, child in module:named_children() do staying(child, joined(path, name), devices, off, set) end
+  return set
 end
 
 -- One value for all names of another map.
@@ -273,7 +291,7 @@ end
 
 --- Puts AlignDevicesHooks around the blocks of a model that two maps name: the device that
 --- computes, and whether the weights are offloaded. With one device and one choice the model is one
---- block.
+--- block, and preload_module_classes makes no difference.
 ---@param module accelerate.nn.Module
 ---@param opts? { execution_device: string|integer|table<string, string|integer>?, offload:
 ---  boolean|table<string, boolean>?, weights_map: table?, offload_buffers: boolean?, module_name:
@@ -284,11 +302,14 @@ function M.attach_align_device_hook_on_blocks(module, opts)
   local o = options.check(where, opts, BLOCKS)
   local devices, off = o.execution_device, o.offload
   if type(devices) ~= "table" and type(off) ~= "table" then
+    o.preload_module_classes = nil -- as in Accelerate
     if off then return align_hooks(module, o.module_name, o) end
     return block_hook(module, devices, o, true, true)
   end
   devices = for_all(devices, off)
-  block_hooks(module, o.module_name, devices, for_all(off, devices), o)
+  off = for_all(off, devices)
+  o.stays = staying(module, o.module_name, devices, off, {})
+  block_hooks(module, o.module_name, devices, off, o)
 end
 
 -- ---- offloaded weights on request ---------------------------------------------------------------
