@@ -171,6 +171,7 @@ ax_status ax_eight_own_part(const ax_flat *f, ax_tensor **out)
   ax_status st;
 
   *out = NULL;
+  AX_TRY(ax_home_record(f, AX_CUT_VALUES, f->home.eight->factors));
   AX_TRY(common_scales(f, &scales));
   AX_TRY(ax_home_own_part(f, f->home.eight->via, &half));
   AX_TRY(ax_tensor_zeros_on(f->device, AX_E4M3, 1, &half->numel, out));
