@@ -26,6 +26,14 @@ static void finished(void)
   ax_shm_finished(my_control, my_rank);
 }
 
+/* A status other than 0 that no report came before is a C library's exit: the launcher reports
+ * it. */
+static void left(int status, void *unused)
+{
+  (void)unused;
+  if (status == 0) finished();
+}
+
 /* Writes the reason of this rank's failure into its record.  The first rank to fail ends the
  * run. */
 static void rank_failed(const char *text, const char *where)
@@ -103,7 +111,7 @@ int ax_launched_rank(const ax_plan *plan, ax_control *c, ax_machines *machines, 
     rank_failed(ax_last_error(), "");
     _exit(AX_EXIT_FAILED);
   }
-  atexit(finished); /* runs for os.exit(0) too */
+  on_exit(left, NULL); /* runs for os.exit(0) too */
   if (plan->interactive) join_session(plan, rank);
   status = ax_interp_run(plan, plan->interactive ? NULL : rank_failed);
   if (status == 0) {

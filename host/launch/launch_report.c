@@ -213,6 +213,16 @@ void ax_launched_watch_stalls(ax_launched *r, int64_t now)
 
 /* ---- the end of the run ---------------------------------------------------------------------- */
 
+static const char *meaning(int sig)
+{
+  switch (sig) {
+  case SIGKILL: return " (as the kernel does when memory runs out)";
+  case SIGXCPU: return " (as the kernel does at a limit of processor time, ulimit -t)";
+  case SIGPIPE: return " (the reader of what it printed, or of a socket, has ended)";
+  default: return "";
+  }
+}
+
 /* Fills `how` ("was killed by SIGKILL") and returns the exit status for the failed rank. */
 static int how_it_failed(const ax_launched *r, int rank, char *how, size_t size)
 {
@@ -232,8 +242,7 @@ static int how_it_failed(const ax_launched *r, int rank, char *how, size_t size)
   }
   if (WIFSIGNALED(c->status)) {
     code = WTERMSIG(c->status);
-    snprintf(how, size, "was killed by %s%s", ax_launched_signal(code),
-             code == SIGKILL ? " (as the kernel does when memory runs out)" : "");
+    snprintf(how, size, "was killed by %s%s", ax_launched_signal(code), meaning(code));
     return 128 + code;
   }
   code = WEXITSTATUS(c->status);

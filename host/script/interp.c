@@ -3,6 +3,7 @@
 #include "ax.h"
 #include "bind/where.h"
 #include "dist.h"
+#include "ends.h"
 #include "interp.h"
 #include "io.h"
 #include "script.h"
@@ -89,9 +90,24 @@ int ax_interp_call(lua_State *L, int nargs, int nresults)
   return status;
 }
 
+/* Lua's own message for a full memory, with the limits that the process has. */
+static const char *with_limits(const char *text, char *buf, size_t size)
+{
+  static const char full[] = "not enough memory";
+  const char *at = text ? strstr(text, full) : NULL;
+  char limits[160];
+
+  if (!at || !ax_ends_limits(limits, sizeof limits)) return text;
+  at += sizeof full - 1;
+  snprintf(buf, size, "%.*s for Lua's own objects; the process may have %s%s", (int)(at - text), text, limits,
+           at);
+  return buf;
+}
+
 void ax_interp_report(lua_State *L)
 {
-  const char *text = lua_tostring(L, -1);
+  char buf[4096];
+  const char *text = with_limits(lua_tostring(L, -1), buf, sizeof buf);
 
   if (failed_fn) {
     failed_fn(text ? text : "the script ended with error()", failed_at);
@@ -404,6 +420,7 @@ int ax_interp_run(const ax_plan *plan, ax_failure_fn failed)
     return AX_EXIT_FAILED;
   }
   failed_fn = failed;
+  ax_ends_watch(L, failed);
   if (failed) ax_streams_by_line(); /* a rank: lines of several do not mix */
   ax_backend_set_dir(ax_interp_plugin_dir());
   ax_lua_set_module_dir(ax_interp_lua_dir());
