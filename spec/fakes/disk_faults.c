@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -102,11 +103,12 @@ static int64_t now(void)
 }
 
 /* Whether this call is one that goes wrong.  kind: w write, s sync, n rename, m mkdir, u unlink,
- * d rmdir, c create, f room that is taken; o open and r read for reading. */
+ * d rmdir, c create, f room that is taken; o open, r read and b whether the system has written, for
+ * reading. */
 static bool hit(state *s, char kind, const char *path)
 {
   const int rank = this_rank();
-  const bool reads = kind == 'o' || kind == 'r';
+  const bool reads = kind == 'o' || kind == 'r' || kind == 'b';
   int32_t n;
 
   if (!s || !below(s, path) || reads != (s->reads != 0)) return false;
@@ -344,6 +346,24 @@ EXPORT ssize_t pread(int fd, void *to, size_t n, off_t at)
   done = real(fd, to, (size_t)most, at);
   if (last) end(shared);
   return done;
+}
+
+/* Nothing is in the page cache: all that is read counts. */
+EXPORT ssize_t preadv2(int fd, const struct iovec *to, int n, off_t at, int flags)
+{
+  REAL(preadv2);
+  if (!find_state()) return real(fd, to, n, at, flags);
+  errno = EAGAIN;
+  return -1;
+}
+
+EXPORT int sync_file_range(int fd, off64_t at, off64_t n, unsigned flags)
+{
+  char path[PATH];
+
+  REAL(sync_file_range);
+  FAIL_WITH('b', path_of(fd, path));
+  return real(fd, at, n, flags);
 }
 
 EXPORT int fallocate(int fd, int mode, off_t at, off_t n)

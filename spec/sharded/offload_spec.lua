@@ -215,14 +215,14 @@ describe("a disk that fails under offload", function()
   ]]
 
   local function run(plan)
-    local out, fired
+    local out, fired, calls
     host.in_folder(function(folder)
       local faults = disk.plan(folder, folder .. "/off/", { "/off/" }, plan)
       out = ranks.ok(1, program(folder .. "/off", FAILING), { launch = { "--cpu" }, env = faults:env() })
-      fired = faults:fired()
+      fired, calls = faults:fired(), faults:calls(0)
       faults:free()
     end)
-    return out, fired
+    return out, fired, calls
   end
 
   it("is an error that names folder and parameter, and no step goes on from there", function()
@@ -235,6 +235,14 @@ describe("a disk that fails under offload", function()
       assert.matches("false[^\n]*/off': exp_avg[_sq]* of [01]%.[wb]%a+: [^\n]* were %a+: ", out)
       assert.matches("false[^\n]*go on from the last checkpoint", out)
     end
+  end)
+
+  it("is such an error where the system has failed to write what was handed to it", function()
+    local _, _, calls = run { what = "nothing", reads = true }
+    local second = calls:find("b", calls:find "r", true) -- asked before a reading
+    local out, fired = run { at = second, what = "fail", number = 5, reads = true }
+    assert.is_true(fired)
+    assert.matches("false[^\n]*/off': exp_avg[_sq]* of [01]%.[wb]%a+: [^\n]* were read: ", out)
   end)
 
   it("says how much room there is, where there is none for the states", function()

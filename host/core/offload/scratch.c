@@ -1,5 +1,5 @@
 /* scratch.c: files without a name (scratch.h). */
-#define _GNU_SOURCE /* O_TMPFILE, O_DIRECT, fallocate */
+#define _GNU_SOURCE /* O_TMPFILE, O_DIRECT, fallocate, preadv2, sync_file_range */
 #include "core/offload/scratch.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/core.h"
@@ -277,24 +278,49 @@ static int move(int fd, bool write, int64_t at, char *data, size_t n, size_t *mo
   return 0;
 }
 
-/* The pages that lie wholly in the bytes go past the page cache, where memory and file are aligned
- * alike; the bytes before and behind them share their pages with others' bytes. */
+/* Reads what is in the page cache, up to the first byte that is not. */
+static void read_cached(const ax_scratch *s, int64_t at, char *data, size_t n, size_t *moved)
+{
+  while (*moved < n) {
+    const struct iovec rest = { data + *moved, n - *moved };
+    const ssize_t k = preadv2(s->fd, &rest, 1, at + (int64_t)*moved, RWF_NOWAIT);
+    if (k <= 0) return;
+    *moved += (size_t)k;
+  }
+}
+
+/* Reads pages past the page cache, which they would only push others out of: those that lie wholly
+ * in the bytes, where memory and file are aligned alike. */
+static int read_direct(const ax_scratch *s, int64_t at, char *data, size_t n, size_t *moved)
+{
+  const int64_t begin = (at + PAGE - 1) / PAGE * PAGE, end = (at + (int64_t)n) / PAGE * PAGE;
+  int why;
+
+  if (s->direct < 0 || (uintptr_t)data % PAGE != (uintptr_t)(at % PAGE) || begin >= end) return 0;
+  if ((why = move(s->fd, false, at, data, (size_t)(begin - at), moved)) != 0) return why;
+  why = move(s->direct, false, begin, data + (begin - at), (size_t)(end - begin), moved);
+  return why == EINVAL ? 0 : why; /* a disk whose pages are larger */
+}
+
+/* What is written goes into the page cache, and from there to the disk while the model computes on:
+ * the system waits for the disk where its memory is short.  A failure of that shows before
+ * the next reading. */
 int ax_scratch_transfer(const ax_stretch *x, bool write, const void *there, void *data, size_t n,
                         size_t *moved)
 {
   const ax_scratch *const s = x->file;
   const int64_t at = ax_stretch_offset(x, there);
-  const int64_t begin = (at + PAGE - 1) / PAGE * PAGE, end = (at + (int64_t)n) / PAGE * PAGE;
-  const bool aligned = (uintptr_t)data % PAGE == (uintptr_t)(at % PAGE);
+  char *const to = data;
   int why = 0;
 
   *moved = 0;
-  if (s->direct >= 0 && !(x->flags & AX_STRETCH_CACHED) && aligned && begin < end) {
-    why = move(s->fd, write, at, data, (size_t)(begin - at), moved);
-    if (why == 0) why = move(s->direct, write, begin, (char *)data + *moved, (size_t)(end - begin), moved);
-    if (why == EINVAL) why = 0; /* a disk whose pages are larger */
+  if (!write && sync_file_range(s->fd, at, (off_t)n, SYNC_FILE_RANGE_WAIT_BEFORE) != 0) why = errno;
+  if (why == ESPIPE || why == EINVAL || why == ENOSYS) why = 0; /* a file system without it */
+  if (why == 0 && !write && !(x->flags & AX_STRETCH_CACHED)) {
+    read_cached(s, at, to, n, moved);
+    why = read_direct(s, at + (int64_t)*moved, to + *moved, n - *moved, moved);
   }
-  if (why == 0) why = move(s->fd, write, at + (int64_t)*moved, (char *)data + *moved, n - *moved, moved);
+  if (why == 0) why = move(s->fd, write, at + (int64_t)*moved, to + *moved, n - *moved, moved);
   atomic_fetch_add(write ? &bytes_written : &bytes_read, (int64_t)*moved);
   return why;
 }
