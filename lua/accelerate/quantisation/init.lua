@@ -87,19 +87,26 @@ local function complain(location)
   end
 end
 
--- The device map of a call. A word is resolved before the layers are replaced, with Accelerate's
--- sizes: every element of 4 or 8 bits but those of modules that are kept.
-local function map_of(model, o, given)
+--- Returns the device map of a call. A word is resolved before the layers are replaced, with
+--- Accelerate's sizes: every element of 4 or 8 bits but those of modules that are kept.
+---@param model accelerate.nn.Module
+---@param o accelerate.BnbQuantizationConfig whose lists are filled in
+---@param given table the options of load_and_quantize_model
+---@return table<string, string|integer>
+function M.map_of(model, o, given)
   local map = given.device_map
   if map == nil then return { [""] = require("accelerate.state").PartialState().device } end
   if type(map) == "table" then return map end
-  local special = {}
-  for name in model:named_parameters() do
-    if any_in(o.keep_in_fp32_modules, name) then special[name] = "float32"
-    elseif any_in(o.skip_modules, name) then special[name] = o.torch_dtype end
-  end
-  return dispatching.resolve_map(WHERE, model, map, { max_memory = given.max_memory, dtype = o.target_dtype,
-    special_dtypes = special, no_split_module_classes = given.no_split_module_classes })
+  return replace.apart(model, o, function()
+    local special = {}
+    for name in model:named_parameters() do
+      if any_in(o.keep_in_fp32_modules, name) then special[name] = "float32"
+      elseif any_in(o.skip_modules, name) then special[name] = o.torch_dtype end
+    end
+    return dispatching.resolve_map(WHERE, model, map, { max_memory = given.max_memory,
+      dtype = o.target_dtype, special_dtypes = special,
+      no_split_module_classes = given.no_split_module_classes })
+  end)
 end
 
 -- A model with values has no files that its parts could stay in.
@@ -144,7 +151,7 @@ function M.load_and_quantize_model(model, bnb_quantization_config, opts)
     fail("%s: the model has no values: weights_location must name a file or a folder with them", WHERE)
   end
   replace.fill_in(model, o)
-  local map, tied = map_of(model, o, given), ties.find_tied_parameters(model)
+  local map, tied = M.map_of(model, o, given), ties.find_tied_parameters(model)
   if not empty then check_folder(map, given.offload_folder) end
   replace.with_bnb_layers(model, o, empty)
   if empty then

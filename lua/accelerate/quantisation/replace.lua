@@ -1,9 +1,11 @@
 --- Which layers of a model get encoded weights, and their replacement.
 
 local class = require "accelerate.utils.class"
+local core = require "accelerate.core"
 local layers = require "accelerate.quantisation.layers"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.messages.notice"
+local scope = require "accelerate.utils.scope"
 local ties = require "accelerate.big_modeling.ties"
 
 local M = {}
@@ -86,6 +88,37 @@ function M.fill_in(model, config)
   config.keep_in_fp32_modules = config.keep_in_fp32_modules or {}
 end
 
+-- Whether the layer of a path is replaced.
+local function chooser(config)
+  local kept = {}
+  for _, list in ipairs { config.skip_modules, config.keep_in_fp32_modules } do
+    for _, name in ipairs(list) do kept[#kept + 1] = name end
+  end
+  return function(path) return not M.is_kept(path, kept) end
+end
+
+--- Runs fn() while the layers that with_bnb_layers is going to replace have tensors of their own,
+--- on the device "meta": a replaced layer shares none. Returns its result.
+---@param model accelerate.nn.Module
+---@param config accelerate.BnbQuantizationConfig with its lists of names
+---@param fn fun(): any
+---@return any
+function M.apart(model, config, fn)
+  local is_replaced, former = chooser(config), {}
+  M.each_linear(model, function(layer, path)
+    for name, p in layer:named_parameters { recurse = false } do
+      if is_replaced(path) then
+        former[#former + 1] = { layer, name, p }
+        layer[name] = nn.Parameter(core.empty(p.shape, { dtype = p.dtype, device = "meta" }),
+          { requires_grad = false })
+      end
+    end
+  end)
+  return scope.run(nil, function()
+    for _, of in ipairs(former) do of[1][of[2]] = of[3] end
+  end, fn)
+end
+
 --- Replaces the linear layers of a model, but for those that are kept, by layers in 4 or 8 bits.
 ---@param model accelerate.nn.Module
 ---@param config accelerate.BnbQuantizationConfig its lists of names are filled in where they are
@@ -94,12 +127,9 @@ end
 ---@return string[] paths of the replaced layers
 function M.with_bnb_layers(model, config, empty)
   M.fill_in(model, config)
-  local kept = {}
-  for _, list in ipairs { config.skip_modules, config.keep_in_fp32_modules } do
-    for _, name in ipairs(list) do kept[#kept + 1] = name end
-  end
+  local is_replaced = chooser(config)
   local paths = M.each_linear(model, function(old, path)
-    if M.is_kept(path, kept) then return end
+    if not is_replaced(path) then return end
     local new = layer_for(config, old, empty)
     new:requires_grad_(false)
     return new
