@@ -3,9 +3,11 @@
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local json = require "accelerate.utils.json"
 local nn = require "accelerate.nn"
 local ordered = require "accelerate.utils.ordered"
 local tensor = require "accelerate.tensor"
+local tree_models = require "spec.support.tree_models"
 local utils = require "accelerate.utils"
 local raises = require("spec.support.messages").raises
 
@@ -62,6 +64,38 @@ describe("a state dict on disk", function()
         assert.same(dict[name].shape, weight.shape)
       end
       for _, item in ipairs(LIST) do assert.is_true(seen[item[1]]) end
+    end)
+  end)
+
+  it("is read from a folder of Accelerate's, and written as it was", function()
+    local reference = tree_models.read "spec/reference/offload_reference.json"
+    local function bytes_of(digits)
+      return (digits:gsub("%x%x", function(x) return string.char(tonumber(x, 16)) end))
+    end
+    host.in_folder(function(folder)
+      for _, of in ipairs(reference.files) do fs.write(folder .. "/" .. of[1] .. ".dat", bytes_of(of[5])) end
+      fs.write(folder .. "/index.json", json.encode(reference.index))
+      local loader, index, n = utils.OffloadedWeightsLoader { save_folder = folder }, {}, 0
+      local again = folder .. "/again"
+      fs.make_dirs(again)
+      for _, of in ipairs(reference.files) do
+        local name, dtype, shape, bits, content = unpack(of)
+        if dtype == "int16" then raises("no element type \"int16\"", function() return loader[name] end)
+        else
+          local w = loader[name]
+          assert.equal(dtype == "int8" and "uint8" or dtype, w.dtype, name)
+          assert.same({ unpack(shape) }, w.shape, name)
+          if not dtype:find "complex" and w:numel() > 0 then
+            assert.equal(bits, hex(string.char(unpack(w:reshape(-1):view("uint8"):totable()))), name)
+          end
+          utils.offload_weight(w, name, again, index)
+          assert.equal(content, hex(assert(fs.read(again .. "/" .. name .. ".dat"))), name)
+          assert.same({ dtype = reference.index[name].dtype, shape = { unpack(shape) } },
+            { dtype = index[name].dtype, shape = { unpack(index[name].shape) } }, name)
+          n = n + 1
+        end
+      end
+      assert.equal(80, n)
     end)
   end)
 

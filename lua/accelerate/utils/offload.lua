@@ -61,26 +61,38 @@ local function check_info(what, info)
   return info.dtype, shape
 end
 
+-- A tensor of a raw file. Bytes of "int8", which tensors do not have, come as marked uint8.
+local function read_as(weight_file, dtype, shape)
+  local is_int8 = dtype == "int8"
+  local t = core._read_raw(weight_file, "load_offloaded_weight", is_int8 and "uint8" or dtype, shape)
+  return is_int8 and stored.mark(t, "I8") or t
+end
+
+-- A tensor without elements, whose file has at most a byte.
+local function read_empty(weight_file, dtype, shape)
+  local file, why = io.open(weight_file, "rb")
+  if not file then fail("load_offloaded_weight: %s", why) end
+  local text = file:read(2)
+  file:close()
+  if text and #text > 1 then
+    fail("load_offloaded_weight: '%s': it has more than a byte; no elements have none, or one to be mapped",
+      weight_file)
+  end
+  local t = core.empty(shape, { dtype = dtype == "int8" and "uint8" or dtype })
+  return dtype == "int8" and stored.mark(t, "I8") or t
+end
+
 --- Returns the tensor of a file that `offload_weight` wrote. Raises when the file has another size
---- than the type and the shape.
+--- than the type and the shape, and for types that tensors do not have; those of "int8" are in
+--- uint8.
 ---@param weight_file string
 ---@param weight_info { dtype: string, shape: integer[] }
 ---@return accelerate.Tensor
 function M.load_offloaded_weight(weight_file, weight_info)
   check("load_offloaded_weight", "weight_file", weight_file, "string")
   local dtype, shape = check_info("load_offloaded_weight", weight_info)
-  if lists.set(shape)[0] then
-    local file, why = io.open(weight_file, "rb")
-    if not file then fail("load_offloaded_weight: %s", why) end
-    local text = file:read(2)
-    file:close()
-    if text and #text > 1 then
-      fail("load_offloaded_weight: '%s': it has more than a byte; no elements have none, or one to be mapped",
-        weight_file)
-    end
-    return core.empty(shape, { dtype = dtype })
-  end
-  return core._read_raw(weight_file, "load_offloaded_weight", dtype, { unpack(shape) })
+  if lists.set(shape)[0] then return read_empty(weight_file, dtype, shape) end
+  return read_as(weight_file, dtype, { unpack(shape) })
 end
 
 local function read_index(what, folder)
