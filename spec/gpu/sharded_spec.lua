@@ -12,8 +12,10 @@ describe("sharded training on GPUs of several ranks", function()
     return
   end
 
-  local function train(n, call)
-    return json.decode(assert(gpu_ranks.on(n, programs.TRAIN .. "give((train(" .. call .. ")))")))
+  -- schedule: when the emulated device's streams run what they have (emulate.h); nil: at once
+  local function train(n, call, schedule)
+    return json.decode(assert(gpu_ranks.on(n, programs.TRAIN .. "give((train(" .. call .. ")))",
+      { env = { ACCEL_EMULATED_SCHEDULE = schedule and tostring(schedule) } })))
   end
 
   it("gives two and four ranks the losses, norms and parameters of one", function()
@@ -101,6 +103,19 @@ describe("sharded training on GPUs of several ranks", function()
       if rank == 0 then print "equal" end
     ]]))
     assert.matches("equal", out)
+  end)
+
+  it("gives the same bits whenever the streams of computation and of gathers run", function()
+    if not gpu_ranks.emulated then return pending "streams are held back on the emulated device alone" end
+    local away = "offload = { states = 'cpu', values = 'cpu', gradients = 'cpu' }"
+    for _, call in ipairs { "'gpt', 'ZeRO-3', { steps = 2, accumulate = 2 }",
+      "'odd', 'ZeRO-2', { steps = 2 }", "'gpt', 'ZeRO-3', { steps = 2, " .. away .. " }" } do
+      local at_once = train(2, call)
+      for _, schedule in ipairs { 1, 3, 4711 } do
+        assert.are.equal(0, worst(at_once, train(2, call, schedule)),
+          ("%s, schedule %d"):format(call, schedule))
+      end
+    end
   end)
 
   it("gives the same bits twice", function()
