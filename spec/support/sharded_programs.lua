@@ -97,13 +97,15 @@ function models.t5()
   end
 end
 local ResNet = nn.class "ResNet"
-local Part = nn.class "Part" -- two convolutions with batch norms, around which the input goes
+-- Two convolutions with batch norms, around which the input goes.  Not relu: a number that rounds
+-- to the other side of 0 has another gradient, and steps would differ by more than rounding.
+local Part = nn.class "Part"
 function Part:init()
   self.one, self.two = nn.Conv2d(6, 6, 3, { padding = 1 }), nn.Conv2d(6, 6, 3, { padding = 1 })
   self.first, self.second = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
 end
 function Part:forward(x)
-  return F.relu(x + self.second(self.two(F.relu(self.first(self.one(x))))))
+  return F.silu(x + self.second(self.two(F.silu(self.first(self.one(x))))))
 end
 function ResNet:init()
   self.stem, self.h, self.last = nn.Conv2d(2, 6, 3), nn.ModuleList { Part(), Part() }, nn.Linear(6, 4)
