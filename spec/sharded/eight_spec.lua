@@ -1,6 +1,7 @@
 -- Weights that are gathered in eight bits: host/core/params/eight.c, and how layers in eight bits
 -- take them (lua/accelerate/precision/float8.lua).
 local TRAIN = require("spec.support.eight_programs").TRAIN
+local host = require "spec.support.host"
 local ranks = require "spec.support.ranks"
 
 local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
@@ -21,8 +22,7 @@ describe("weights gathered in eight bits", function()
   it("do so in other types, with other uses, and with strange numbers", function()
     local out = ranks.ok(2, TRAIN .. [[
       local wide = { param_dtype = "float32", reduce_dtype = "float32", output_dtype = "float32" }
-      -- (the gradients of a weight's uses are then added in float32, and not in bfloat16)
-      same({ policy = wide, edit = function(model) model.again = nn.Linear(48, 48) end }, "float32")
+      same({ policy = wide }, "other values in float32")
       same({ dtype = "bfloat16", steps = 0 }, "a model in bfloat16")
       same({ edit = function(model) model.reads = true end }, "a weight that the model reads")
       same({ steps = 2, edit = function(model)
@@ -40,6 +40,71 @@ describe("weights gathered in eight bits", function()
       if rank == 0 then print "equal" end
     ]], GATHERING)
     assert.are.equal("equal\n", out)
+  end)
+
+  it("train over copies, from files and from a checkpoint with the same bits", function()
+    local STEPS = TRAIN .. [[
+      local function made(on, opts)
+        state.reset()
+        core.manual_seed(4)
+        local plugin = { fsdp_version = 2, auto_wrap_policy = "TRANSFORMER_BASED_WRAP",
+          transformer_cls_names_to_wrap = { "Sequential" }, cpu_offload = opts.folder ~= nil,
+          offload_folder = opts.folder }
+        local acc = accelerate.Accelerator { mixed_precision = "fp8", fsdp_plugin = plugin,
+          parallelism_config = opts.mesh,
+          kwargs_handlers = { utils.AORecipeKwargs { enable_fsdp_float8_all_gather = on } } }
+        local model = Wide()
+        local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
+        model, optimizer = acc:prepare(model, optimizer)
+        return acc, model, optimizer
+      end
+      local function losses(acc, model, optimizer)
+        local x, list = core.ones(16, 32), {}
+        for i = 1, 4 do
+          local loss = model(x * i * (rank + 1)):square():mean()
+          acc:backward(loss)
+          optimizer:step()
+          optimizer:zero_grad()
+          list[i] = ("%.9g"):format(loss:item())
+        end
+        return table.concat(list, " ")
+      end
+    ]]
+    host.in_folder(function(folder)
+      for call, n in pairs { ["{ mesh = { dp_replicate_size = 2, dp_shard_size = 2 } }"] = 4,
+        [("{ folder = %q }"):format(folder)] = 2 } do
+        ranks.ok(n, STEPS .. ([[
+          local opts = %s
+          local a, b = losses(made(true, opts)), losses(made(false, opts))
+          check(a == b, a .. " beside " .. b)
+        ]]):format(call), GATHERING)
+      end
+      ranks.ok(2, STEPS .. ([[
+        local acc, model, optimizer = made(true, {})
+        losses(acc, model, optimizer)
+        acc:save_state(%q)
+        local wanted = losses(acc, model, optimizer)
+        for _, on in ipairs { true, false } do
+          acc, model, optimizer = made(on, {})
+          acc:load_state(%q)
+          check(losses(acc, model, optimizer) == wanted, tostring(on))
+        end
+      ]]):format(folder .. "/state", folder .. "/state"), GATHERING)
+    end)
+  end)
+
+  it("come in an order that does not depend on when a rank collects garbage", function()
+    for _, on in ipairs { "true", "false" } do
+      local out = ranks.ok(2, TRAIN .. ([[
+        local _, model, accelerator, x = run(%s, { steps = 1 })
+        for step = 1, 4 do
+          accelerator:backward(model(x):square():mean())
+          if rank == 0 then collectgarbage() end
+        end
+        if rank == 0 then print "together" end
+      ]]):format(on), GATHERING)
+      assert.are.equal("together\n", out)
+    end
   end)
 
   it("are sent in that type, after the ranks have agreed on their largest sizes", function()

@@ -74,9 +74,19 @@ local function turned_weight(ctx, kept)
   return across
 end
 
+local function as(dtype, t)
+  t = lower(t)
+  return t.dtype == dtype and t or t:to(dtype)
+end
+
+-- Its arguments are the parameters themselves. A cast outside would be part of the graph, and hold
+-- the parameter's place in it until it is collected, so that gradients arrived in an order that
+-- differs between ranks.
 local Product = core.Function {
   name = "float8_linear",
   forward = function(ctx, x, weight, bias, use, form)
+    ctx.weight_dtype, ctx.bias_dtype = weight.dtype, bias and bias.dtype
+    weight, bias = form.eight and weight or lower(weight), bias and as(x.dtype, bias)
     local need, high = ctx.needs_input_grad, use.recipe.high
     local turns_x, turns_weight = need[2] and not high.wgrad, need[1] and not high.dgrad
     local x8, x8t, xs, w8, kept, ws
@@ -84,7 +94,7 @@ local Product = core.Function {
     if turns_weight or not high.fprop then
       w8, kept, ws = weight_for(ctx, form, use, weight, turns_weight)
     end
-    ctx.use, ctx.form, ctx.x_dtype, ctx.weight_dtype = use, form, x.dtype, weight.dtype
+    ctx.use, ctx.form, ctx.x_dtype = use, form, x.dtype
     ctx:save_for_backward(turns_x and x8t or nil, xs, kept, ws,
       need[2] and high.wgrad and x or nil, need[1] and high.dgrad and weight or nil)
     if high.fprop then return linear(x, weight, bias) end
@@ -105,8 +115,8 @@ local Product = core.Function {
       ctx.x_dtype, false)
     elseif need[1] then dx = g:matmul(weight) end
     if in_dw then dw = product(g8t, x8t, gs, xs, nil, ctx.x_dtype, false):to(ctx.weight_dtype)
-    elseif need[2] then dw = g:t():matmul(x) end
-    return dx, dw, need[3] and g:sum(1) or nil
+    elseif need[2] then dw = g:t():matmul(x):to(ctx.weight_dtype) end
+    return dx, dw, need[3] and g:sum(1):to(ctx.bias_dtype) or nil
   end,
 }
 
@@ -125,9 +135,10 @@ local function computes_in(dtype, weight)
   return casts and lowered == dtype and weight.dtype == "float32"
 end
 
--- How a layer's weight comes to a product of inputs of `dtype`.
+-- How a layer's weight comes to a product of inputs of `dtype`; nil: not at all.
 local function form_of(use, weight, dtype)
-  if not use.recipe.scales and computes_in(dtype, weight) then
+  if not computes_in(dtype, weight) then return nil end
+  if not use.recipe.scales then
     local eight, factor = core.flat_in_eight(weight, dtype)
     if eight then return { eight = eight, factor = factor } end
   end
@@ -141,16 +152,11 @@ local function run(layer, use, x)
   local weight, bias = values.weight, values.bias
   x = lower(x)
   local form = form_of(use, weight, x.dtype)
-  if not form.eight then weight = lower(weight) end
-  if not form.eight and weight.dtype ~= x.dtype then return linear(x, weight, bias) end
+  if not form then return linear(x, weight, bias) end
   local shape, cols = x.shape, weight:size(2)
   if shape[#shape] ~= cols then return linear(x, weight, bias) end -- its error
   if #shape ~= 2 then x = x:reshape(-1, cols) end
   if not use.recipe.pads then check_rows(layer, x:size(1)) end
-  if bias then
-    bias = lower(bias)
-    if bias.dtype ~= x.dtype then bias = bias:to(x.dtype) end
-  end
   local y = Product(x, weight, bias, use, form)
   if #shape == 2 then return y end
   shape[#shape] = weight:size(1)
