@@ -15,7 +15,8 @@ local state = require "accelerate.state"
 local gradient_state = state.GradientState()
 
 local methods = state.process_methods
-for _, room in ipairs { "prepare", "step", "collectives", "saving", "trackers", "profiling", "sharding" } do
+for _, room in ipairs { "prepare", "step", "collectives", "saving", "trackers", "profiling",
+  "sharding", "joining" } do
   methods = properties.merge(methods, require("accelerate.accelerator." .. room))
 end
 

@@ -89,9 +89,9 @@ M.LocalSGD = properties.callable("LocalSGD", function(accelerator, model, local_
   if self._enabled and not parallel.record_of(model) then
     fail("LocalSGD: the model was not prepared; give it to accelerator:prepare first")
   end
-  if self._enabled and parallel.record_of(model).plan then
+  if self._enabled and not parallel.is_replicated(model) then
     fail("LocalSGD: each rank must hold the whole model, and this one is cut over ranks (%s)",
-      parallel.record_of(model).plan.name)
+      parallel.record_of(model).strategy.plan.name)
   end
   self._model, self._every, self._steps, self._inside = model, local_sgd_steps, 0, false
   if fn then return self:run(select(scope.callable((...)) and 1 or 2, ...)) end

@@ -11,8 +11,6 @@ local options = require "accelerate.utils.options"
 local flat = require "accelerate.parallel.flat"
 local float8 = require "accelerate.accelerator.float8"
 local parallel = require "accelerate.parallel"
-local places = require "accelerate.parallel.sharded.places"
-local sharded = require "accelerate.parallel.sharded"
 local policy = require "accelerate.accelerator.policy"
 local schedulers = require "accelerate.accelerator.scheduler"
 
@@ -94,21 +92,15 @@ function Accelerator:prepare_model(model, opts)
   mixed_precision.wrap(model, self._autocast_handler)
   float8.wrap(self, model)
   policy.apply(model, self._plan)
-  if not opts.evaluation_mode then parallel.prepare(model, self._ddp_handler, self._plan) end
+  if not opts.evaluation_mode then parallel.prepare(model, self:_strategy()) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
-    if sharded.applies(self._plan) then sharded.check_recorded(self._plan) end
-    require("accelerate.capture.model").wrap(model, self.device,
-      self._ranks > 1 and parallel.recorded_reduction(model) or nil)
+    require("accelerate.capture.model").wrap(model, self.device, parallel.recorded_reduction(model))
   end
   return enlist(opts.evaluation_mode and self._evaluated or self._models, model)
 end
 
 --- Sets up an optimizer that updates inside backward: it reduces its gradients itself, one by one.
 local function fuse(self, optimizer)
-  if sharded.applies(self._plan) then
-    fail("prepare_optimizer: %s reduces and applies whole gradients inside backward, which the ranks do not "
-      .. "have under %s; use another optimizer", optimizer.__name, self._plan.name)
-  end
   self._has_lomo_optimizer = true
   for _, group in ipairs(optimizer.param_groups) do parallel.fuse(self._models, group.params) end
   if self._ranks > 1 then optimizer._reduce = parallel.mean_gradient end
@@ -128,7 +120,7 @@ local function wrap_optimizer(self, optimizer, placed)
       "overflow; use mixed_precision = 'bf16'",
       optimizer.__name)
   end
-  places.check_optimizer(self._plan, optimizer)
+  self:_strategy():check_optimizer(optimizer)
   if placed then move_state(optimizer) end
   return optimizers.AcceleratedOptimizer(optimizer, self)
 end

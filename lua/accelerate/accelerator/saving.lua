@@ -5,9 +5,8 @@ local float8 = require "accelerate.accelerator.float8"
 local kinds = require "accelerate.accelerator.types"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local records = require "accelerate.parallel.record"
+local parallel = require "accelerate.parallel"
 local scope = require "accelerate.utils.scope"
-local sharded = require "accelerate.parallel.sharded"
 
 local fail = options.fail
 
@@ -44,9 +43,6 @@ function Accelerator:save(object, path, ...)
   if self:_writes() then require("accelerate.weights").save(object, path, opts.safe_serialization) end
 end
 
--- Whether a prepared model's values are cut over ranks.
-local function is_cut(model) return sharded.cuts_values(records.of(model)) end
-
 --- Writes the model's weights to model.safetensors, or to shards with an index if they are larger
 --- than max_shard_size. All ranks call it where the model's values are cut over them: rank 0
 --- receives them.
@@ -60,7 +56,8 @@ function Accelerator:save_model(model, directory, opts)
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })
-  local dict = is_cut(model) and require("accelerate.checkpoint.sharded").whole_state_dict(self, model) or nil
+  local dict = parallel.cuts_values(model) and require("accelerate.checkpoint.sharded").whole_state_dict(self,
+    model) or nil
   if self:_writes() then require("accelerate.weights").save_model(model, directory, opts, dict) end
 end
 
@@ -72,7 +69,9 @@ end
 function Accelerator:get_state_dict(model, opts)
   options.check("get_state_dict", opts, { unwrap = { "boolean", default = true } })
   if not kinds.is_model(model) then fail("get_state_dict: expected a module, got %s", options.show(model)) end
-  if is_cut(model) then return require("accelerate.checkpoint.sharded").whole_state_dict(self, model) end
+  if parallel.cuts_values(model) then
+    return require("accelerate.checkpoint.sharded").whole_state_dict(self, model)
+  end
   return model:state_dict()
 end
 

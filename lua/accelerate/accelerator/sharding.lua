@@ -21,6 +21,17 @@ local function optimizer_of(self, model)
   end
 end
 
+--- Returns the strategy of the plan that is in force.
+---@return accelerate.Strategy
+function Accelerator:_strategy()
+  local kept = self._kept_strategy
+  if not kept or kept.plan ~= self._plan then
+    kept = { plan = self._plan, strategy = parallel.strategy(self._plan, self._ddp_handler) }
+    self._kept_strategy = kept
+  end
+  return kept.strategy
+end
+
 local EXPLAIN = { optimizer = { "any", optional = true } }
 
 --- Prints, on each machine's main process, how a model is or will be sharded: each setting with
@@ -38,10 +49,9 @@ function Accelerator:explain_sharding(model, opts)
   if optimizer and not kinds.is_optimizer(optimizer) then
     fail("explain_sharding: option 'optimizer' must be an optimizer, got %s", options.show(optimizer))
   end
-  local plan = self._plan or plans.new("NO_SHARD", { name = "none: every rank holds the whole model",
-    replicate = self.num_processes }, self.num_processes)
   local record = parallel.record_of(model)
-  local text = plans.show(plan, model, { optimizer = optimizer, shared = record and record.shared })
+  local text = plans.show(self:_strategy().plan, model,
+    { optimizer = optimizer, shared = record and record.shared })
   self:print(text)
   return text
 end

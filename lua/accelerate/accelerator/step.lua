@@ -20,7 +20,6 @@ local notice = require "accelerate.messages.notice"
 local optimizers = require "accelerate.accelerator.optimizer"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
-local places = require "accelerate.parallel.sharded.places"
 local properties = require "accelerate.utils.properties"
 local recording = require "accelerate.capture.recording"
 local scope = require "accelerate.utils.scope"
@@ -41,7 +40,7 @@ local BACKWARD = {
 
 -- Whether backward passes and steps of the models are followed: ranks exchange what they compute,
 -- or a device exchanges it with host memory.
-local function follows(self) return self._ranks > 1 or places.on_host(self._plan) end
+local function follows(self) return self:_strategy():follows() end
 
 --- Plain and weighted calls cannot share a window: their gradients are not in the same units.
 local function enter_window(self, kind)
@@ -279,35 +278,6 @@ function Accelerator:trigger_sync_in_backward(model, fn, ...)
     fail("trigger_sync_in_backward: argument 1 must be a module, got %s", options.show(model))
   end
   return parallel.with_sync(model, scope.body("trigger_sync_in_backward", fn), ...)
-end
-
-local JOIN = { even_batches = { "boolean", optional = true } }
-
-local function join(self, joinables, opts, fn, ...)
-  opts = options.check("join_uneven_inputs", opts, JOIN)
-  if self._ranks == 1 then return fn(...) end
-  local uneven_inputs = require "accelerate.parallel.replicated.uneven_inputs"
-  return uneven_inputs.join(self, joinables, opts.even_batches, fn, ...)
-end
-
---- Runs fn(...) with ranks that may have different numbers of batches, and returns what it returns.
---- Joining is on exactly when even_batches is false. A rank that is done with `fn` then takes part
---- in the gradient reductions of the others, with zeros, until all are done; means are over all
---- ranks, as before. It ends with the parameters, and the state of prepared optimizers and
---- schedulers, of a rank that was not done first. Other collectives inside `fn` must be the same on
---- all ranks.
----
---- even_batches applies to all prepared loaders that read a data set with get(i) by ranks, until
---- `fn` is done. Dispatched loaders do not support it, and one notice reports that. By default the
---- loaders keep their setting. On one process this only calls `fn`.
----@param joinables accelerate.nn.Module[]|accelerate.nn.Module the prepared models whose gradients
----  are reduced inside
----@param opts { even_batches: boolean? }?
----@param fn function
----@param ... any what fn gets
----@return any ... what fn returns
-function Accelerator:join_uneven_inputs(joinables, ...)
-  return join(self, joinables, scope.arguments("join_uneven_inputs", JOIN, ...))
 end
 
 local AUTOCAST = { autocast_handler = { "table" } }

@@ -16,8 +16,6 @@ local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local parallel = require "accelerate.parallel"
-local pieces = require "accelerate.parallel.sharded.pieces"
-local records = require "accelerate.parallel.record"
 local resharded = require "accelerate.checkpoint.resharded"
 local sharded = require "accelerate.checkpoint.sharded"
 local state = require "accelerate.state"
@@ -49,7 +47,7 @@ end
 ---@param models accelerate.nn.Module[]
 function M.note_local(models)
   for i, model in ipairs(models) do
-    if records.of(model).local_only then
+    if parallel.record_of(model).local_only then
       notice.main_once(
         "save_state: LocalSGD trains model %d: parameters and optimizer states that each rank " ..
         "has for itself are not saved but those of rank 0; a resumed run goes on from these on all ranks, " ..
@@ -84,7 +82,7 @@ end
 local function load_weights(models, source, opts)
   for i, model in ipairs(models) do
     local name, strict = weights.listed(i, source.files), { strict = opts.strict ~= false }
-    if name and not records.of(model).shards then
+    if name and parallel.is_replicated(model) then
       with_file(source, name, load_model, model, fs.join(source.path, name), strict)
     elseif not resharded.load_model(model, source, i, strict.strict) then
       fail("load_state: %s has no weights for model %d of this Accelerator", source.path, i)
@@ -153,18 +151,8 @@ local function gradients_of(models)
   local list = {}
   for i, model in ipairs(models) do
     for name, p in model:named_parameters() do
-      list[("%d.%s"):format(i - 1, name)] = pieces.gradient_of(p)
+      list[("%d.%s"):format(i - 1, name)] = parallel.gradient_of(p)
     end
-  end
-  return list
-end
-
--- How far a window of weighted backward passes is, model by model.
-local function windows_of(models)
-  local list = {}
-  for i, model in ipairs(models) do
-    local record = records.of(model)
-    list[i] = { weight = record.weight, divisor = record.divisor, as_sums = record.as_sums }
   end
   return list
 end
@@ -177,11 +165,10 @@ local function scales_of(accelerator)
 end
 
 -- Buffers that ranks keep apart, by "<model>.<buffer>".
-local function own_buffers(models, ranks)
+local function own_buffers(models)
   local list = {}
   for i, model in ipairs(models) do
-    local record = records.of(model)
-    if ranks > 1 and record.has_buffers and not record.ddp.broadcast_buffers then
+    if parallel.keeps_buffers(model) then
       for name, b in model:named_buffers() do list[("%d.%s"):format(i - 1, name)] = b end
     end
   end
@@ -198,8 +185,8 @@ local function own_values(accelerator)
   return {
     step = accelerator.step, num_processes = accelerator.num_processes, random = random_states(),
     sync_gradients = gradient_state.sync_gradients, window = accelerator._window or false,
-    windows = windows_of(models), loaders = loaders, float8 = scales_of(accelerator),
-      buffers = own_buffers(models, accelerator.num_processes),
+    windows = parallel.window_states(models), loaders = loaders, float8 = scales_of(accelerator),
+      buffers = own_buffers(models),
   }
 end
 
@@ -349,16 +336,7 @@ local function restore_gradients(models, gradients)
   for i, model in ipairs(models) do
     for name, p in model:named_parameters() do
       local g = gradients[("%d.%s"):format(i - 1, name)]
-      pieces.set_gradient(p, g and g:to(p.device) or nil)
-    end
-  end
-end
-
-local function restore_windows(models, windows)
-  for i, model in ipairs(models) do
-    local record, saved = records.of(model), windows[i]
-    if saved then
-      record.weight, record.divisor, record.as_sums = saved.weight, saved.divisor, saved.as_sums
+      parallel.set_gradient(p, g and g:to(p.device) or nil)
     end
   end
 end
@@ -377,7 +355,7 @@ local function restore_window(accelerator, own, gradients)
   local models = accelerator._models
   if gradients then restore_gradients(models, gradients) end
   accelerator._window = own.window or nil
-  restore_windows(models, own.windows)
+  parallel.restore_windows(models, own.windows)
   restore_buffers(models, own.buffers)
 end
 

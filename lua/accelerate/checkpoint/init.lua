@@ -54,11 +54,11 @@ end
 -- Collects all that this rank writes.
 local function collect(accelerator, draft, weights, opts)
   local save = { draft = draft, files = core._save_new(draft, accelerator.process_index), async = opts.async }
-  local is_sharded = sharded.applies(accelerator)
-  if is_sharded then sharded.save(accelerator, save, weights) end
+  local kind = accelerator:_strategy():state_dict_type()
+  if kind then sharded.save(accelerator, save, kind, weights) end
   if accelerator:_writes() then
-    if not is_sharded then contents.save_weights(weights, save, opts) end
-    contents.save_shared(accelerator, save, is_sharded)
+    if not kind then contents.save_weights(weights, save, opts) end
+    contents.save_shared(accelerator, save, kind ~= nil)
   end
   contents.save_own(accelerator, save)
   return save

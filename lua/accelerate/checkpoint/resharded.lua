@@ -9,8 +9,7 @@ local lists = require "accelerate.utils.lists"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local pieces = require "accelerate.parallel.sharded.pieces"
-local records = require "accelerate.parallel.record"
+local parallel = require "accelerate.parallel"
 local sharded = require "accelerate.checkpoint.sharded"
 local weights = require "accelerate.weights"
 
@@ -100,14 +99,13 @@ function M.load_model(model, source, i, strict)
   local reader, prefix = open_model(source, i)
   if not reader then return false end
   local dict, piece_of, objects = model:state_dict { keep_vars = true }, {}, ordered.new()
-  local record = records.of(model)
   local named = {}
-  for _, piece in ipairs(pieces.of_model(model, record)) do
+  for _, piece in ipairs(parallel.pieces_of(model)) do
     piece_of[piece.param] = piece
     for _, name in ipairs(piece.names) do named[name] = piece end
   end
   check_model(reader, prefix, dict, piece_of, strict)
-  pieces.meet(record)
+  parallel.meet(model)
   core.no_grad(function()
     for name, t in ordered.pairs(dict) do
       local piece = piece_of[t]
@@ -116,14 +114,14 @@ function M.load_model(model, source, i, strict)
         if reader:has_object(prefix .. name) then objects[name] = reader:object(prefix .. name) end
       elseif key and piece and piece.cut then
         if piece.n > 0 then reader:read(key, piece.from, piece.n, piece.tensor) end
-      elseif key and not piece and pieces.is_formed(named[name], t) then
-        pieces.take_formed(named[name], reader:tensor(key))
+      elseif key and not piece and parallel.is_formed(named[name], t) then
+        parallel.take_formed(named[name], reader:tensor(key))
       elseif key then read_whole(reader, key, t) end
     end
   end)
   reader:close()
   if next(objects) ~= nil then model:load_state_dict(objects, { strict = false }) end
-  pieces.changed(record)
+  parallel.pieces_changed(model)
   return true
 end
 
@@ -228,7 +226,7 @@ function M.load_optimizer(optimizer, source, i, names)
   local folder = sharded.names.optimizer_folder(i)
   if not source.files[folder .. "/.metadata"] then return false end
   local reader, piece_of, cut = dcp.open(fs.join(source.path, folder), "load_state"), {}, {}
-  for _, piece in ipairs(pieces.of_optimizer(optimizer)) do
+  for _, piece in ipairs(parallel.state_pieces(optimizer)) do
     if names[piece.param] then piece_of[names[piece.param]] = piece end
     if piece.cut then cut[piece.param] = piece.n end
   end

@@ -18,27 +18,13 @@ local intervals = require "accelerate.checkpoint.intervals"
 local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
-local pieces = require "accelerate.parallel.sharded.pieces"
-local records = require "accelerate.parallel.record"
+local parallel = require "accelerate.parallel"
 
 local fail = options.fail
 
 local M = {}
 
 local MODEL = "pytorch_model_fsdp"
-
---- Returns whether an Accelerator's models and optimizers are saved here.
----@param accelerator accelerate.Accelerator
----@return boolean
-function M.applies(accelerator)
-  local plan = accelerator._plan
-  return plan ~= nil and (plan.values == "cut" or plan.gradients == "cut" or plan.states == "cut")
-end
-
--- DeepSpeed's ranks save their parts, and no plugin says otherwise.
-local function kind_of(accelerator)
-  return accelerator.deepspeed_plugin and "sharded" or accelerator._plan.state_dict_type
-end
 
 local function bin(stem, i) return ("%s%s.bin"):format(stem, i > 1 and "_" .. (i - 1) or "") end
 
@@ -78,7 +64,7 @@ end
 
 local function values_for(accelerator)
   return { ranks = accelerator.num_processes, rank = accelerator.process_index,
-    parts = accelerator._plan and accelerator._plan.shard or 1, list = {}, bytes = {} }
+    parts = accelerator:_strategy().plan.shard, list = {}, bytes = {} }
 end
 
 -- Adds a value that all ranks have whole. One of them writes it, the one with the least so far.
@@ -122,7 +108,7 @@ end
 -- The values of a model, of whose state dict hooks may have replaced some.
 local function model_values(accelerator, model, dict)
   local to, piece_of, named = values_for(accelerator), {}, {}
-  for _, piece in ipairs(pieces.of_model(model, records.of(model))) do
+  for _, piece in ipairs(parallel.pieces_of(model)) do
     piece_of[piece.param] = piece
     for _, name in ipairs(piece.names) do named[name] = piece end
   end
@@ -130,7 +116,7 @@ local function model_values(accelerator, model, dict)
     local piece, path = piece_of[t], { "model", name }
     if not core.is_tensor(t) then add_object(to, "model." .. name, path, t)
     elseif piece and piece.cut then add_cut(to, "model." .. name, path, t, t.dtype, piece.tensor)
-    elseif not piece and pieces.is_formed(named[name], t) then
+    elseif not piece and parallel.is_formed(named[name], t) then
       add_formed(to, "model." .. name, path, named[name].param, t)
     else add_whole(to, "model." .. name, path, t) end
   end
@@ -187,7 +173,7 @@ end
 
 local function optimizer_values(accelerator, optimizer, names)
   local to = values_for(accelerator)
-  for _, piece in ipairs(pieces.of_optimizer(optimizer)) do
+  for _, piece in ipairs(parallel.state_pieces(optimizer)) do
     local name = names[piece.param]
     if not name then
       fail("save_state: the optimizer has a parameter of shape %s that is in no prepared model",
@@ -292,13 +278,14 @@ end
 --- Adds models and optimizers to a save, on all ranks. A collective only for "full".
 ---@param accelerator accelerate.Accelerator
 ---@param save accelerate.checkpoint.Save
+---@param kind "full"|"sharded"|"local"
 ---@param weights table<string, accelerate.Tensor>[] the models' state dicts
-function M.save(accelerator, save, weights)
+function M.save(accelerator, save, kind, weights)
   if accelerator._project_configuration.save_on_each_node then
     fail("save_state: save_on_each_node: a machine has only its ranks' parts of a sharded model; " ..
       "leave it out, and save to a folder that all machines share")
   end
-  local kind, names = kind_of(accelerator), M.parameter_names(accelerator._models)
+  local names = M.parameter_names(accelerator._models)
   for i, dict in ipairs(weights) do
     M.save_model(accelerator, save, kind, i, accelerator._models[i], dict)
   end

@@ -44,11 +44,8 @@ end
 
 --- At a sync, after the reduction, turns the mean over ranks into the sum of gradients over the sum
 --- of weights.
----@param model accelerate.nn.Module
-function M.divide(model)
-  local record = records.of(model)
-  local uneven_inputs = records.uneven_inputs
-  if uneven_inputs and not record.local_only then uneven_inputs:announce("divide", model) end
+---@param record accelerate.ModelRecord
+function M.divide(record)
   local mine = record.weight
   if not record.local_only and state.PartialState().num_processes > 1 then
     mine = core.dist.all_reduce(core.tensor({ mine }, { dtype = "float64" }), "mean"):totable()[1]
@@ -66,7 +63,31 @@ end
 function M.drop_window(model)
   local record = records.of(model)
   record.weight, record.divisor, record.as_sums = 0, 0, false
-  records.drop_touched(record)
+  records.untouch(record)
+end
+
+--- Returns how far the windows of models are, model by model, for checkpoints.
+---@param models accelerate.nn.Module[]
+---@return { weight: number, divisor: number, as_sums: boolean }[]
+function M.states(models)
+  local list = {}
+  for i, model in ipairs(models) do
+    local record = records.of(model)
+    list[i] = { weight = record.weight, divisor = record.divisor, as_sums = record.as_sums }
+  end
+  return list
+end
+
+--- Goes on with windows as they were saved.
+---@param models accelerate.nn.Module[]
+---@param states { weight: number, divisor: number, as_sums: boolean }[] what `states` returned
+function M.restore(models, states)
+  for i, model in ipairs(models) do
+    local record, saved = records.of(model), states[i]
+    if saved then
+      record.weight, record.divisor, record.as_sums = saved.weight, saved.divisor, saved.as_sums
+    end
+  end
 end
 
 --- Ends the windows of models whose gradients an optimizer has applied.

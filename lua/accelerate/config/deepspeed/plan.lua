@@ -167,7 +167,7 @@ function M.from_deepspeed(plugin, context)
   return plans.new("ZeRO-" .. stage, {
     replicate = stage == 0 and ranks or 1, shard = stage == 0 and 1 or ranks,
     units = function(model) return M.units(plugin, model) end,
-    reduce_dtype = reduced(plugin, stage),
+    reduce_dtype = reduced(plugin, stage), state_dict_type = "sharded",
     offload = offload(plugin, stage, context.device), origin = origin,
   }, ranks)
 end

@@ -14,14 +14,14 @@ local M = {}
 ---@return accelerate.nn.Module?
 function M.clone(model)
   local one = records.of(model)
-  if not one or not one.plan then return nil end
+  if not one or one.strategy.replicas then return nil end
   local copy = sharded.summon(one, nil, nil, model.clone, model)
   local params = model:parameters()
   for i, p in ipairs(copy:parameters()) do
     p.requires_grad = false
     sharded.group_like(p, params[i]) -- so that this rank has the same elements of both
   end
-  records.prepare(copy, nil, one.plan)
+  records.prepare(copy, one.strategy)
   return copy
 end
 
@@ -45,7 +45,7 @@ end
 ---@param fn function
 function M.write(averaged, fn)
   local one = records.of(averaged)
-  if not one or not one.plan then return fn() end
+  if not one or one.strategy.replicas then return fn() end
   pieces.meet(one)
   fn()
   core.no_grad(pieces.changed, one)

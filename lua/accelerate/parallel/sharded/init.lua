@@ -24,6 +24,15 @@ local fail = options.fail
 
 local M = {}
 
+---@class accelerate.ShardedRecord: accelerate.ReplicaRecord
+---@field plan accelerate.ShardingPlan how its buffers are cut over ranks
+---@field shards accelerate.Shards the groups of ranks that they are cut over
+---@field units accelerate.ShardedUnit[]
+---@field eight table<accelerate.Tensor, boolean> which parameters are gathered in eight bits
+---@field shared boolean? whether ranks have one copy of the parameters between them
+---@field gathers boolean? whether some parameters are cut, and ranks have no copy of them
+---@field delivers boolean whether gradients are cut: every pass is reduced
+
 ---@class accelerate.Shards the groups of a sharded model
 ---@field group accelerate.ProcessGroup the ranks that values are cut over
 ---@field copies accelerate.ProcessGroup? the ranks with the same part; nil: there is one copy
@@ -43,11 +52,15 @@ local function groups_of(plan)
   return known[key]
 end
 
--- Whether values, gradients or states are cut: over one rank nothing is, but for those of a device
--- that rest in host memory and are whole on the device for a time.
-local function is_cut(plan, what)
+--- Returns whether values, gradients or states are cut: over one rank nothing is, but for those of
+--- a device that rest in host memory and are whole on the device for a time.
+---@param plan accelerate.ShardingPlan
+---@param what "values"|"gradients"|"states"
+function M.is_cut(plan, what)
   return plan[what] == "cut" and (plan.shard > 1 or what ~= "states" and plan.offload[what] == "cpu")
 end
+
+local is_cut = M.is_cut
 
 local function cuts(plan)
   return is_cut(plan, "values") or is_cut(plan, "gradients") or is_cut(plan, "states")
@@ -57,12 +70,6 @@ end
 ---@param plan accelerate.ShardingPlan?
 function M.applies(plan)
   return plan ~= nil and (state.PartialState().num_processes > 1 and cuts(plan) or places.applies(plan))
-end
-
---- Returns whether a prepared model's values are cut over ranks.
----@param record accelerate.ModelRecord?
-function M.cuts_values(record)
-  return record ~= nil and record.plan ~= nil and is_cut(record.plan, "values")
 end
 
 --- Refuses the parts of a plan that are not there.
@@ -91,7 +98,7 @@ function M.check_recorded(plan)
 end
 
 --- Prepares a model for its layouts. Called once, before they are made.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param model accelerate.nn.Module
 ---@param plan accelerate.ShardingPlan
 ---@param handler accelerate.DistributedDataParallelKwargs?
@@ -134,7 +141,7 @@ local function rest_whole(record, flat, names)
 end
 
 --- Cuts layouts that were made. All ranks have rank 0's values afterwards.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param model accelerate.nn.Module
 ---@param made accelerate.Flat[]
 function M.cut(record, model, made)
@@ -183,7 +190,7 @@ function M.group_like(p, other)
 end
 
 --- Returns how the parameters of a model are divided into layouts.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param model accelerate.nn.Module
 function M.units_of(record, model)
   local names = not cuts(record.plan) and names_of(model)
@@ -229,7 +236,7 @@ end
 
 --- Prepares a backward pass: with `overlapping`, units that have all gradients of the pass are
 --- delivered inside it.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param overlapping boolean
 function M.expect(record, overlapping)
   local list, full = trained(record), {}
@@ -285,7 +292,7 @@ end
 
 --- Delivers what has not been yet, and makes ranks agree about parameters without a gradient, and
 --- about units that got another gradient on some rank after their delivery. A collective.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 function M.reduce(record)
   local list, layouts, first = trained(record), {}, { 1 }
   for i, flat in ipairs(list) do
@@ -314,27 +321,24 @@ function M.reduce(record)
 end
 
 --- Ends a backward pass: whole copies of values are freed.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 function M.finish(record)
-  if not record.plan then return end
   for _, flat in ipairs(record.flats) do
     if flat.cut_values then flat.layout:drop_values() end
   end
 end
 
 --- Before an optimizer's step.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 function M.steps(record)
-  if not record.plan then return end
   refuse_summoned(record.flats, "step")
   pieces.meet(record)
 end
 
 --- After an optimizer's step: gives all ranks the values that each has stepped.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param groups table[] the optimizer's param_groups
 function M.stepped(record, groups)
-  if not record.plan then return end
   local moved = {}
   for _, group in ipairs(groups) do
     for _, p in ipairs(group.params) do
@@ -378,7 +382,7 @@ end
 
 --- Runs fn(...) with the model's values whole on every rank, and returns what it returns. A
 --- collective, also inside: no rank may leave early.
----@param record accelerate.ModelRecord
+---@param record accelerate.ShardedRecord
 ---@param write boolean? whether edits are taken back; nil: there are none; ranks must have made the
 ---  same ones, or give `from`
 ---@param from integer? the rank whose values all ranks take before

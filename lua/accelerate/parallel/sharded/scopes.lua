@@ -1,7 +1,8 @@
 --- Scopes in which values that are cut over ranks are whole: summon_full_params and
 --- GatheredParameters, under the names of FSDP and DeepSpeed.
 local core = require "accelerate.core"
-local kinds = require "accelerate.accelerator.types"
+local Module = require("accelerate.nn").Module
+local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
 local scope = require "accelerate.utils.scope"
@@ -26,7 +27,7 @@ end
 ---@param ... any what fn gets
 ---@return any ...
 function M.summon_full_params(model, ...)
-  if not kinds.is_model(model) then
+  if not class.is(model, Module) then
     fail("summon_full_params: expected a module, got %s", options.show(model))
   end
   return summoned(model, scope.arguments("summon_full_params", SUMMON, ...))
