@@ -41,6 +41,9 @@ local ROWS = {
     "gpt --preset 774m --batch 8 --dtype bf16 --steps 10", "tokens",
     compile = true, mfu = true,
     smoke = { "smoke 2 1 --dtype bf16", "gpt --preset smoke --steps 2 --dtype bf16" } },
+  { "GPT-2 124M, T 1024, batch 8, fp8 (PyTorch: bf16)", "gpt", "124m 20 5 --batch 8 --dtype fp8",
+    "gpt --preset 124m --batch 8 --dtype bf16 --steps 20", "tokens",
+    smoke = { "smoke 2 1 --dtype fp8", "gpt --preset smoke --steps 2 --dtype bf16" } },
   { "ResNet-50, 224 x 224, batch 64, fp32", "resnet50", "--batch 64 --steps 20 --warmup 5",
     "resnet50 --batch 64 --steps 20", "samples" },
   { "GPT-2 124M, T 1024, batch 8, bf16", "gpt", "124m 20 5 --batch 8 --dtype bf16",
@@ -86,7 +89,7 @@ local ROWS = {
     "gpt --preset tiny --batch 8 --steps 150 --warmup 20", "tokens", capture = true },
 }
 -- After so many of them come the single kernels.
-local KERNELS_AFTER = 4
+local KERNELS_AFTER = 5
 
 local function left() return seconds - (common.now() - began) end
 
@@ -373,6 +376,11 @@ local function say_kernels()
       line(("product of %d x %d, %s"):format(n, n, dtype), ("mm_%s_%d_tflops"):format(dtype, n), "TFLOP/s",
         true)
     end
+  end
+  line(("product of %d x %d, fp8"):format(side, side), ("mm_fp8_%d_tflops"):format(side), "TFLOP/s", true)
+  for _, name in ipairs { "Q4_K", "nf4", "int8" } do
+    line(("one row by a matrix in %s, bytes of its codes"):format(name), ("row_%s_gbs"):format(name), "GB/s",
+      true)
   end
   line(("causal attention with its gradient, 8 x 12 x %d x 64, bf16"):format(side / 8), "attention_grad_ms",
     "ms")

@@ -1,17 +1,20 @@
 -- Single kernels on a GPU, one line of JSON: how near to the copy bandwidth of the same run they
--- come, by the fewest tensors that each could read and write; products in TFLOP/s; attention; and
--- what a small op costs beside a bare launch.
+-- come, by the fewest tensors that each could read and write; products in TFLOP/s, in eight bits
+-- too, and of one row by encoded matrices, in bytes of their codes; attention; and what a small op
+-- costs beside a bare launch.
 --
 --   accel-run bench/kernels.lua [--device cuda] [--mb 1024] [--side 8192] [--launches 100000]
 --     [--steps 9]
 --
--- The same work as peer/kernels.py.  Tensors are of `mb` MB of float32, larger than a GPU's cache.
--- A figure is the median of `steps` blocks of five calls, each block waited for once.
+-- The same work as peer/kernels.py, which has none of eight bits and codes.  Tensors are of `mb` MB
+-- of float32, larger than a GPU's cache.  A figure is the median of `steps` blocks of five calls,
+-- each block waited for once.
 local ffi = require "ffi"
 local tensor = require "accelerate.tensor"
 local core = require "accelerate.core"
 local optim = require "accelerate.optim"
 local common = dofile((arg[0]:match("^.*/") or "./") .. "common.lua")
+local encodings = require "accelerate.quantisation.encodings"
 local F = require "accelerate.nn.functional"
 
 ffi.cdef "const char *bare_launch(int device, int64_t count, double *nanoseconds);"
@@ -108,6 +111,40 @@ local function products()
   end)
 end
 
+local function eight_bits()
+  local cast, product = core._row "_float8_cast", core._row "_float8_product"
+  local function scaled()
+    return cast(tensor.randn(side, side, { device = device, dtype = "bfloat16" }), nil, "float8_e4m3fn",
+      false)
+  end
+  local a, _, a_scales = scaled()
+  local b, _, b_scales = scaled()
+  local seconds = timed(function()
+    core.release(product(a, b, a_scales, b_scales, nil, "bfloat16", true))
+  end)
+  result[("mm_fp8_%d_tflops"):format(side)] = 2 * side ^ 3 / seconds / 1e12
+end
+
+-- What a token costs: one row by a matrix of a GGUF file, or of bitsandbytes.
+local function rows_by_codes()
+  local n = math.ceil(side / 256) * 256
+  for _, name in ipairs { "Q4_K", "nf4", "int8" } do
+    local info, e = encodings.list[name], nil
+    if info.block == 256 then
+      e = { name = name, size = 32,
+        codes = core.randint(0, 50, { n, n / info.block * info.bytes }):to "uint8" }
+    else
+      e = encodings.encode(name, core.randn(n, n))
+    end
+    local x, codes = tensor.randn(1, n, { device = device, dtype = "bfloat16" }), e.codes:to(device)
+    local scales = e.scales and e.scales:to(device)
+    local seconds = timed(function()
+      core.release(encodings._linear(x, codes, scales, nil, nil, info.number, n, n, e.size, nil))
+    end)
+    result[("row_%s_gbs"):format(name)] = codes:nbytes() / seconds / 1e9
+  end
+end
+
 -- ---- optimizers: numbers of 4 bytes moved for each parameter
 
 local function optimizers(copy_seconds)
@@ -171,6 +208,8 @@ bandwidth("float32", "")
 bandwidth("bfloat16", "_bf16")
 optimizers(result.copy_ms / 1e3)
 products()
+eight_bits()
+rows_by_codes()
 blocks = math.min(blocks, 3)
 dispatch()
 common.emit(result)

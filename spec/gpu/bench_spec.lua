@@ -38,6 +38,10 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     assert.are.equal(1, bench("gpt", "smoke", "1", "1", "--device", "cuda", "--tf32").conv_tf32)
   end)
 
+  it("train in fp8", function()
+    trained(bench("gpt", "smoke", "1", "1", "--device", "cuda", "--dtype", "fp8"))
+  end)
+
   it("train with captured steps", function()
     if device.fake then return pending("the fake device records nothing") end
     local line = bench("gpt", "smoke", "2", "4", "--device", "cuda", "--capture")
@@ -56,6 +60,7 @@ describe(("benchmarks on %s (%s)"):format(device.name, device.kind), function()
     local line = bench("kernels", "--device", "cuda", "--mb", "0.125", "--side", "16", "--launches", "100",
       "--steps", "1")
     for _, field in ipairs { "copy_gbs", "gelu_grad_bf16_of_copy", "adamw_of_copy", "mm_bf16_16_tflops",
+      "mm_fp8_16_tflops", "row_Q4_K_gbs", "row_nf4_gbs", "row_int8_gbs",
       "add_ns", "attention_grad_ms" } do
       assert(line[field] > 0, field)
     end
