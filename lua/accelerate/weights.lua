@@ -312,15 +312,18 @@ local function read_file(path)
   return dict
 end
 
--- The tensors of PyTorch's file over the mapped file, and what raises where it was truncated. Their
--- checksums are compared on rank 0, one storage at a time.
-local function lend_torch(path)
-  local dict, _, check = files.lend(path, core.dist.rank() == 0)
+-- The tensors of PyTorch's file over the mapped file, what closes it and raises where it was
+-- truncated, and what raises alone. Where `verifies` their checksums are compared, one storage at a
+-- time.
+local function lend_torch(path, verifies)
+  local dict, close, check = files.lend(path, verifies)
   if type(dict) ~= "table" then
     fail("load_checkpoint_in_model: %s holds %s; expected tensors by name", path, options.show(dict))
   end
-  return dict, check
+  return dict, close, check
 end
+
+local function is_rank_0() return core.dist.rank() == 0 end
 
 --- Returns where a source's elements are, for tensors that take them from there
 --- (accelerate.deferred); nil where they are in memory.
@@ -349,7 +352,7 @@ local function lend_file(path, wanted)
   if files.is_torch(path) then
     if not deferred.is_wanted() then dict = read_torch(path)
     else
-      local tensors, check = lend_torch(path)
+      local tensors, _, check = lend_torch(path, is_rank_0())
       for name, t in ordered.pairs(tensors) do
         put(name, { path = path, name = name, tensor = t, check = check })
       end
@@ -417,15 +420,18 @@ end
 ---@field name string in the file
 ---@field file userdata? the open file
 ---@field is_safetensors boolean?
----@field tensor accelerate.Tensor? what was read of another file
----@field check fun()? where that is over the mapped file: raises when the file was truncated
+---@field tensor accelerate.Tensor? of another file
+---@field is_lent boolean? that is over the mapped file
+---@field close fun()? closes the mapped file; raises when it was truncated
+---@field check fun()? raises when it was truncated, where tensors rest in it
 
---- Returns where each tensor of a checkpoint is, in order. Those of safetensors files are not read;
---- PyTorch's files are, as their checksums are compared then.
+--- Returns where each tensor of a checkpoint is, in order. None takes memory yet, but for those of
+--- PyTorch's files that have to be read whole: of before 1.6.
 ---@param checkpoint string as read_checkpoint takes it
----@param lends boolean? PyTorch's files are not read either
+---@param rests boolean? tensors may rest in their files, also in PyTorch's, whose checksums rank 0
+---  alone compares then
 ---@return table<string, accelerate.WeightSource> ordered
-function M.sources(checkpoint, lends)
+function M.sources(checkpoint, rests)
   local all = ordered.new()
   local function put(name, source)
     if all[name] ~= nil then
@@ -435,10 +441,11 @@ function M.sources(checkpoint, lends)
   end
   for _, path in ipairs((M.find_files(checkpoint))) do
     if files.is_torch(path) then
-      local dict, check
-      if lends then dict, check = lend_torch(path) else dict = read_torch(path) end
+      local dict, close, check = lend_torch(path, not rests or is_rank_0())
+      local is_lent = fs.head(path, 2) == "PK"
       for name, t in ordered.pairs(dict) do
-        put(name, { path = path, name = name, tensor = t, check = check })
+        put(name, { path = path, name = name, tensor = t, is_lent = is_lent, close = close,
+          check = rests and check or nil })
       end
     else
       local file = core.safetensors_open(path)
@@ -467,8 +474,8 @@ function M.describe(source)
   return core.empty(file:get_shape(source.name), { dtype = file:get_dtype(source.name), device = "meta" })
 end
 
---- Closes the safetensors files of sources: what rests in them keeps its pages. Raises when one was
---- truncated since it was opened. Compiled code may hold a file for as long as the process runs.
+--- Closes the files of sources: what rests in them keeps its pages. Raises when one was truncated
+--- since it was opened. Compiled code may hold a file for as long as the process runs.
 ---@param sources table<string, accelerate.WeightSource>
 ---@param of_layers table<string, table<string, accelerate.WeightSource>>?
 ---@param keeps boolean? whether values are read from them later, so that they stay open
@@ -476,12 +483,16 @@ function M.close_sources(sources, of_layers, keeps)
   local opened, seen = {}, {}
   local function gather(list)
     for _, source in ordered.pairs(list) do
-      if source.file and not seen[source.file] then seen[source.file], opened[#opened + 1] = true, source end
+      local key = source.file or source.close
+      if key and not seen[key] then seen[key], opened[#opened + 1] = true, source end
     end
   end
   gather(sources)
   for _, list in ordered.pairs(of_layers or {}) do gather(list) end
-  for _, source in ipairs(opened) do source.file:_check() end
+  for _, source in ipairs(opened) do
+    if source.file then source.file:_check()
+    elseif not keeps then source.close() end
+  end
   for _, source in ipairs(opened) do
     if source.is_safetensors and not keeps then source.file:close() end
   end

@@ -135,6 +135,15 @@ local function check_shape(name, entry, value, o)
     lists.shape_text { shape = entry.shape })
 end
 
+-- A tensor of a file in memory of a device, as a model has it. On the CPU there is no second one on
+-- the way, in another type or order, which would stay until the collector comes.
+local function in_memory(value, device, dtype, is_lent)
+  value = value:detach()
+  if device ~= "cpu" then return value:to({ device = device, dtype = dtype }):contiguous() end
+  if not is_lent and value.dtype == dtype and value:is_contiguous() then return value end
+  return core.empty(value.shape, { dtype = dtype }):copy_(value)
+end
+
 --- Puts a tensor of a checkpoint where a map says.
 ---@param model accelerate.nn.Module
 ---@param entry table as own_tensors has it
@@ -161,9 +170,7 @@ function M.place(model, entry, name, source, map, main, o)
     return tensors.adopt(entry.t, deferred.new(entry.t.shape, dtype, device, recipe))
   end
   if entry.transposed then value = value:t() end
-  local moved = value:to({ device = device, dtype = dtype })
-  moved = moved:contiguous()
-  tensors.adopt(entry.t, source.file and moved:_address() == value:_address() and moved:clone() or moved)
+  tensors.adopt(entry.t, in_memory(value, device, dtype, source.file or source.is_lent))
   if source.file then source.file:_drop(source.name) end
 end
 

@@ -85,12 +85,12 @@ function M.split(model, sources, tied)
 end
 
 -- Has a layer take its weight out of sources, whose tensors it is lent. Returns the source of each
--- lent tensor by its address, and the names that the layer does not know.
+-- tensor that was lent by its address, and the names that the layer does not know.
 local function take(layer, path, sources, where)
   local dict, lenders = ordered.new(), {}
   for name, source in ordered.pairs(sources) do
     dict[name] = source.tensor or source.file:_lend(source.name, true)
-    if source.file then lenders[dict[name]:_address()] = source end
+    if source.file or source.is_lent then lenders[dict[name]:_address()] = source end
   end
   layer._is_lent = true
   local fine, result = pcall(layer.load_state_dict, layer, dict, { strict = false, assign = true })
@@ -119,7 +119,7 @@ end
 -- Leaves a part on disk: where its file is, or in the offload folder, if it was made here. Scales
 -- that no file has as they are stay in memory where there is no folder.
 local function to_disk(model, t, name, source, is_codes, main, o)
-  if source then
+  if source and source.file then
     homes.put_in_file(model, t, source, main, t.dtype)
     if o.offload_folder then
       offload.save_offload_index({ [name] = { safetensors_file = source.path, weight_name = source.name,
@@ -169,7 +169,8 @@ function M.place(model, path, layer, sources, map, main, o)
   for i, part in ipairs(parts_of(layer, path)) do
     local t, name = unpack(part)
     local source = lenders[t:_address()]
-    if stays and device == "cpu" and source then homes.put_in_file(model, t, source, main, t.dtype)
+    if stays and device == "cpu" and source and source.file then
+      homes.put_in_file(model, t, source, main, t.dtype)
     elseif device == "disk" then to_disk(model, t, name, source, i == 1, main, o)
     else to_memory(t, source, device) end
   end
