@@ -36,6 +36,20 @@ describe("offload to host memory", function()
     end
   end)
 
+  it("trains with Adafactor where its parts are in host memory, and refuses whole parameters", function()
+    local opts = "steps = 3, optimizer = 'Adafactor', options = { lr = 0.003, eps = { 3e-2, 1e-3 } }"
+    for n = 1, math.min(gpu_ranks.most, 2) do
+      local plain = train(n, ("'gpt', 'ZeRO-3', { %s }"):format(opts))
+      local there = train(n, ("'gpt', 'ZeRO-3', { %s, %s }"):format(opts, ALL))
+      assert.is_true(worst(plain, there) <= 1e-5, ("%d ranks: %g"):format(n, worst(plain, there)))
+    end
+    local ok, why = pcall(train, 1, ("'gpt', 'ZeRO-1', { %s, %s }"):format(opts, STATES))
+    assert.is_false(ok)
+    assert.matches(
+      "its steps need whole matrices, and states of parameter 1, which is on %a+:0, rest in host",
+      tostring(why))
+  end)
+
   it("trains in half types, with a loss scale in float16", function()
     for _, precision in ipairs { "bf16", "fp16" } do
       local opts = ("precision = %q, accumulate = 2"):format(precision)

@@ -118,6 +118,23 @@ describe("sharded training on GPUs of several ranks", function()
     end
   end)
 
+  it("steps matrices that are cut with Muon and Adafactor as replicas do", function()
+    if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
+    for _, how in ipairs {
+      "optimizer = 'Muon', clip = false, options = { lr = 0.002 }",
+      "optimizer = 'Adafactor', options = { lr = 0.003, eps = { 3e-2, 1e-3 } }",
+      "optimizer = 'Adafactor', options = { lr = 0.003, eps = { 3e-2, 1e-3 } }, precision = 'fp16'",
+    } do
+      local plain = train(2, ("'gpt', 'DDP', { steps = 3, %s }"):format(how))
+      for _, strategy in ipairs { "ZeRO-1", "ZeRO-3" } do
+        local there = train(2, ("'gpt', %q, { steps = 3, %s }"):format(strategy, how))
+        local limit = how:find "fp16" and 2e-2 or 1e-4
+        assert.is_true(worst(plain, there) <= limit,
+          ("%s, %s: %g"):format(strategy, how, worst(plain, there)))
+      end
+    end
+  end)
+
   it("gives the same bits twice", function()
     if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
     local call = "'gpt', 'ZeRO-3', { accumulate = 2 }"

@@ -106,7 +106,7 @@ local OPTIMIZERS = {
 -- last bit may move an element by this part of lr more or less. in_memory: its states are in no
 -- files.
 local BY_MATRIX = {
-  { "Adafactor", { lr = 0.003, eps = { 1e-2, 1e-3 }, weight_decay = 0.1 }, in_memory = true },
+  { "Adafactor", { lr = 0.003, eps = { 1e-2, 1e-3 }, weight_decay = 0.1 } },
   { "Muon", { lr = 0.01, momentum = 0.8 }, rest = { "SGD", { lr = 0.05 } }, rounded = 0.1, in_memory = true },
 }
 
@@ -139,9 +139,8 @@ local function program(seed)
     draw_plan(p.resume, draw)
   end
   if draw(1, 4) == 1 then p.optimizer = one_of(draw, BY_MATRIX) end
-  if p.optimizer.in_memory then
-    p.offload = false
-    if p.resume then p.resume.offload = false end
+  for _, q in ipairs { p, p.resume } do
+    if p.optimizer.in_memory and q.offload then q.offload = "values" end
   end
   -- Buckets of replicas take one gradient of a parameter in a pass.
   p.avoids = { some = GATHERS, recomputed = p.strategy == "replicas"

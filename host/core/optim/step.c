@@ -3,6 +3,7 @@
 #include "core/optim/group.h"
 #include "capture.h"
 #include "core/core.h"
+#include "core/offload/scratch.h"
 #include "core/ops/later.h"
 
 #include <string.h>
@@ -64,15 +65,17 @@ static bool any_present(const ax_optim_group *g, const batch *b)
 static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t needs)
 {
   const ax_optim_row *row = &ax_optims[g->kind];
+  char device[16];
 
   for (int i = 0; i < g->n; i++) {
     member *m = &g->members[i];
     if (!m->param->grad) continue;
-    if (ax_optim_is_away(m) && row->by_matrix)
-      return ax_fail(AX_ENOIMPL,
-                     "%s: its steps need whole matrices, and buffers of parameter %d rest elsewhere "
-                     "(offload): use an optimizer that steps each element by itself, such as AdamW",
-                     row->name, i + 1);
+    if (row->by_matrix && ax_optim_is_away(m) && !is_left_out(g, m) && m->param->device.kind != AX_CPU)
+      return ax_fail(
+          AX_ENOIMPL,
+          "%s: its steps need whole matrices, and states of parameter %d, which is on %s, rest in host "
+          "memory (offload): use an optimizer that steps each element by itself, such as AdamW",
+          row->name, i + 1, ax_device_text(m->param->device, device, sizeof device));
     if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
       return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
                      ax_dtype_name((ax_dtype)m->param->dtype));
@@ -406,7 +409,11 @@ static ax_status run_kernel(const step *s, int n, const ax_optim_device_args *de
                                                .n = n,
                                                .hyper = s->h,
                                                .device_args = device_args });
-  return ax_optim_step(b->device, s->g->kind, b->dtype, s->g->segs, n, s->h, device_args);
+  const ax_status st = ax_optim_step(b->device, s->g->kind, b->dtype, s->g->segs, n, s->h, device_args);
+  /* gradients that rest in a file were read where it is mapped */
+  for (int k = 0; k < n && ax_optims[s->g->kind].by_matrix; k++)
+    ax_stretch_forget(s->g->segs[k].grad, (size_t)s->g->segs[k].n * ax_dtype_size(b->dtype));
+  return st;
 }
 
 static ax_status run_batch(const step *s, const ax_optim_call *call)
@@ -486,7 +493,7 @@ static ax_status step_batch(step *s, const ax_optim_call *call)
   ax_status st;
 
   if (!any_present(s->g, s->b)) return AX_OK;
-  s->staged = any_away(s->g, s->b);
+  s->staged = !ax_optims[s->g->kind].by_matrix && any_away(s->g, s->b);
   if (s->staged) {
     if ((st = ask_whether_skipped(call, &skipped)) != AX_OK || skipped) return st;
     plain.skip = NULL;

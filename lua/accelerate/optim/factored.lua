@@ -19,6 +19,9 @@ local EPSILON = { float32 = 2 ^ -23, float64 = 2 ^ -52 }
 ---@field kept table its states, and the number of the step
 ---@field hyper table the numbers of the step, as they go to the core
 
+-- Where a parameter's states are. With offload its elements and their gradient may be elsewhere.
+local function device_of(kept) return (kept.row_var or kept.variance).device end
+
 -- ---- one parameter ------------------------------------------------------------------------------
 
 -- What of a parameter's matrices this rank has, filled up to whole rows where there is one matrix,
@@ -53,9 +56,9 @@ end
 local function measure(one, sums)
   local part, rows = one.part, (sums_of(one.p))
   if part.n == 0 then return end
-  sums:narrow(1, 1, 1):copy_(part.value:square():sum())
+  sums:narrow(1, 1, 1):copy_(part.value:to(sums.device):square():sum())
   if not one.own then return end
-  local squares = filled(one.own, part.grad):square()
+  local squares = filled(one.own, part.grad:to(sums.device)):square()
   local of_rows, of_cols = squares:sum(3):view(-1), squares:sum(2):view(-1)
   sums:narrow(1, 2 + one.own.first_row, of_rows:numel()):copy_(of_rows)
   sums:narrow(1, 2 + rows + one.own.first_matrix * one.p:size(-1), of_cols:numel()):copy_(of_cols)
@@ -69,7 +72,7 @@ local function advance(one, sums)
     kept.row_var:view(-1):lerp_(sums:narrow(1, 2, rows) / p:size(-1), weight)
     kept.col_var:view(-1):lerp_(sums:narrow(1, 2 + rows, cols) / p:size(-2), weight)
   elseif one.part.n > 0 then
-    kept.variance:lerp_(one.part.grad:square(), weight)
+    kept.variance:lerp_(one.part.grad:to(sums.device):square(), weight)
   end
 end
 
@@ -86,12 +89,12 @@ end
 
 -- The update of this rank's elements.
 local function update(one)
-  local part = one.part
+  local grad = one.part.grad:to(device_of(one.kept))
   local least = one.hyper.eps1 >= 0 and one.hyper.eps1 or EPSILON[one.p.dtype]
   local most = { max = 1 / least }
-  if not one.own then return part.grad * one.kept.variance:rsqrt():clamp(most) end
-  local whole = filled(one.own, part.grad) * factors(one, least):clamp(most)
-  return whole:view(-1):narrow(1, one.own.lead + 1, part.n)
+  if not one.own then return grad * one.kept.variance:rsqrt():clamp(most) end
+  local whole = filled(one.own, grad) * factors(one, least):clamp(most)
+  return whole:view(-1):narrow(1, one.own.lead + 1, one.part.n)
 end
 
 -- squares, sizes: of the whole parameter and of its whole update, one element each.
@@ -102,14 +105,14 @@ local function apply(one, squares, sizes)
     * math.min(hyper.lr, 1 / math.sqrt(one.kept.step))
     / ((sizes / count):sqrt() / hyper.d):clamp { min = 1 }
   value:mul_(1 - hyper.lr * hyper.weight_decay)
-  value:sub_(update(one) * (hyper.maximize and -step or step))
+  value:sub_((update(one) * (hyper.maximize and -step or step)):to(value.device))
 end
 
 -- ---- all of them --------------------------------------------------------------------------------
 
 -- The parameters of one group of ranks, of one type and on one device.
 local function run(list)
-  local group, like = list[1].part.group, { dtype = list[1].p.dtype, device = list[1].p.device }
+  local group, like = list[1].part.group, { dtype = list[1].p.dtype, device = device_of(list[1].kept) }
   local size, place = 0, {}
   for i, one in ipairs(list) do
     local rows, cols = sums_of(one.p)
@@ -137,7 +140,7 @@ end
 function M.step(list)
   local lists, by_key = {}, {}
   for _, one in ipairs(list) do
-    local key = ("%s %s %s"):format(one.part.group.name, one.p.dtype, one.p.device)
+    local key = ("%s %s %s"):format(one.part.group.name, one.p.dtype, device_of(one.kept))
     if not by_key[key] then
       by_key[key] = {}
       lists[#lists + 1] = by_key[key]
