@@ -72,7 +72,7 @@ typedef struct ax_commit {
   int first, ranks;   /* the ranks that write into the draft */
   const char *draft;  /* as ax_commit_draft says */
   const char *path;   /* the name that it gets */
-  const char *facts;  /* members of the manifest's JSON besides `files` */
+  const char *facts;  /* JSON: what the manifest says of the run */
   const char *former; /* names of the files of the checkpoint at `path` now; NULL: none */
   const char *old;    /* names of the checkpoints beside `path` to remove; NULL: none */
   uint32_t number;    /* of the save that threads write; 0: no thread writes it */

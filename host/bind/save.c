@@ -1,7 +1,8 @@
-/* bind/save.c: the files of a checkpoint that are written together: core._save_new, core._save_wait
- * and core._save_under_way. */
+/* bind/save.c: the files of a checkpoint that are written together, and its manifest:
+ * core._save_… and core._manifest…. */
 #include "bind/bind.h"
 #include "io.h"
+#include "manifest.h"
 
 #include <limits.h>
 
@@ -133,6 +134,23 @@ static int save_under_way(lua_State *L)
   return 1;
 }
 
+/* core._manifest() -> the name of a manifest, and the number of its format */
+static int manifest(lua_State *L)
+{
+  lua_pushliteral(L, AX_MANIFEST);
+  lua_pushinteger(L, AX_MANIFEST_FORMAT);
+  return 2;
+}
+
+/* core._manifest_is_whole(text) -> whether its checksum holds */
+static int manifest_is_whole(lua_State *L)
+{
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+  lua_pushboolean(L, ax_manifest_is_whole(text, n));
+  return 1;
+}
+
 /* core._save_hold(on): for tests */
 static int save_hold(lua_State *L)
 {
@@ -166,6 +184,8 @@ void ax_lua_open_save(lua_State *L)
     { "_save_draft", save_draft },
     { "_save_hold", save_hold },
     { "_save_wait", save_wait },
+    { "_manifest", manifest },
+    { "_manifest_is_whole", manifest_is_whole },
     { NULL, NULL },
   };
 

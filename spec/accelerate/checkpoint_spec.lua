@@ -496,6 +496,42 @@ describe("a checkpoint", function()
     end)
   end)
 
+  it("brings the ranks together four times", function()
+    host.in_folder(function(path)
+      ranks.ok(2, [[
+        local accelerator = accelerate.Accelerator { cpu = true }
+        accelerator:prepare(require("accelerate.nn").Linear(2, 2))
+        local met, real = 0, core.dist.all_gather_bytes
+        core.dist.all_gather_bytes = function(...)
+          met = met + 1
+          return real(...)
+        end
+        for _, async in ipairs { false, true } do
+          met = 0
+          accelerator:save_state(arg[1], { async = async })
+          check(met == 4, ("async = %s: they met %d times"):format(tostring(async), met))
+        end
+      ]], { arguments = { path .. "/c" } })
+    end)
+  end)
+
+  it("takes a manifest for whole only with the checksum that its lines have", function()
+    local name, format = core._manifest()
+    host.in_folder(function(path)
+      accelerate.Accelerator { cpu = true }:save_state(path .. "/c")
+      local text = assert(fs.read(path .. "/c/" .. name))
+      assert.equal(format, require("accelerate.utils.json").decode(text).format)
+      assert.is_true(core._manifest_is_whole(text))
+      for _, cut in ipairs { 0, 1, 2, 3, #text - 1, #text / 2 } do
+        assert.is_false(core._manifest_is_whole(text:sub(1, cut)))
+      end
+      assert.is_false(core._manifest_is_whole(text .. "\n"))
+      assert.is_false(core._manifest_is_whole("\n" .. text))
+      assert.is_false(core._manifest_is_whole((text:gsub("accel", "axcel", 1))))
+      assert.is_false(core._manifest_is_whole("\n\n\n"))
+    end)
+  end)
+
   it("says that what LocalSGD keeps on each rank is not in it", function()
     host.in_folder(function(path)
       local _, err = ranks.ok(2, [[

@@ -19,12 +19,10 @@
 #include <unistd.h>
 
 #include "core/core.h"
-#include "core/io/crc.h"
+#include "core/io/manifest_entries.h"
 #include "dist.h"
+#include "manifest.h"
 #include "ranks.h"
-
-#define MANIFEST "accelerate_manifest.json"
-#define MOST_REPORT ((size_t)1 << 30)
 
 /* ---- reports */
 
@@ -294,124 +292,21 @@ static ax_status remove_listed(const char *path, const char *lines)
 
 /* ---- the manifest */
 
-typedef struct entry {
-  char *name;
-  long long bytes;
-  unsigned crc;
-} entry;
-typedef struct entries {
-  entry *list;
-  int n;
-} entries;
-
-static int by_name(const void *a, const void *b)
-{
-  return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
-}
-
-/* Adds one line, which ends where its NUL is. */
-static ax_status add_entry(entries *all, char *line)
-{
-  entry *grown = realloc(all->list, ((size_t)all->n + 1) * sizeof *grown), *e;
-  char *tab = strchr(line, '\t');
-
-  if (!grown) return ax_fail(AX_ENOMEM, "no memory for a manifest");
-  all->list = grown;
-  e = &grown[all->n];
-  if (!tab || sscanf(tab, "%lld\t%u", &e->bytes, &e->crc) != 2)
-    return ax_fail(AX_EIO, "the report on a rank's files is damaged");
-  *tab = '\0';
-  if (!(e->name = strdup(line))) return ax_fail(AX_ENOMEM, "no memory for a manifest");
-  all->n++;
-  return AX_OK;
-}
-
-/* Adds the lines of a report. */
-static ax_status read_report(const char *path, entries *all)
-{
-  char *text, *rest, *last = NULL;
-  size_t n;
-  ax_status st = ax_file_slurp(path, MOST_REPORT, &text, &n);
-
-  if (st != AX_OK || n == 0) {
-    free(text);
-    return st;
-  }
-  rest = text;
-  text[n - 1] = '\0'; /* its last newline */
-  for (char *at = strtok_r(rest, "\n", &last); at && st == AX_OK; at = strtok_r(NULL, "\n", &last))
-    st = add_entry(all, at);
-  free(text);
-  return st;
-}
-
-static ax_status read_reports(const ax_commit *c, entries *all)
+static ax_status read_reports(const ax_commit *c, ax_manifest *all)
 {
   char path[PATH_MAX];
   ax_status st = AX_OK;
 
   for (int r = c->first; r < c->first + c->ranks && st == AX_OK; r++) {
     snprintf(path, sizeof path, "%s/.rank_%d", c->draft, r);
-    st = read_report(path, all);
+    st = ax_manifest_add(all, path);
     if (st == AX_OK && unlink(path) != 0) st = failed("remove", path);
   }
-  if (all->n > 1) qsort(all->list, (size_t)all->n, sizeof *all->list, by_name);
-  return st;
-}
-
-static ax_status put_text(const char *path, const char *text, size_t n)
-{
-  ax_replacement r;
-  ax_status st = ax_replace_create(NULL, path, &r);
-
-  if (st == AX_OK) st = ax_replace_write(&r, text, (int64_t)n);
-  if (st == AX_OK) st = ax_replace_sync(&r);
-  if (r.fd >= 0) close(r.fd);
-  return st;
-}
-
-static ax_status write_manifest(const ax_commit *c, const entries *all)
-{
-  char path[PATH_MAX], *text = NULL;
-  size_t n = 0;
-  FILE *to = open_memstream(&text, &n);
-  ax_status st;
-
-  if (!to) return ax_fail(AX_ENOMEM, "no memory for a manifest");
-  fputs("{\n \"files\": {", to);
-  for (int i = 0; i < all->n; i++)
-    fprintf(to, "%s\n  \"%s\": {\"bytes\": %lld, \"crc32c\": %u}", i ? "," : "", all->list[i].name,
-            all->list[i].bytes, all->list[i].crc);
-  fprintf(to, "\n },\n %s,\n", c->facts);
-  if (fflush(to) == 0) fprintf(to, " \"crc32c\": %u\n}\n", ax_crc32c(0, text, n)); /* of the lines above */
-  if (fclose(to) != 0) st = ax_fail(AX_ENOMEM, "no memory for a manifest");
-  else {
-    snprintf(path, sizeof path, "%s/" MANIFEST, c->draft);
-    st = put_text(path, text, n);
-  }
-  free(text);
+  ax_manifest_sort(all);
   return st;
 }
 
 /* ---- the place */
-
-/* Calls fn(path of a folder) for each folder that files of the checkpoint are in. */
-static ax_status each_folder(const char *path, const entries *all, ax_status (*fn)(const char *path))
-{
-  const char *last = NULL, *slash;
-  char folder[PATH_MAX];
-  ax_status st;
-
-  for (int i = 0; i < all->n; i++) {
-    const char *name = all->list[i].name;
-    if (!(slash = strchr(name, '/'))) continue;
-    if (last && strncmp(last, name, (size_t)(slash + 1 - name)) == 0) continue; /* they are sorted */
-    last = name;
-    snprintf(folder, sizeof folder, "%s/%.*s", path, (int)(slash - name), name);
-    if ((st = fn(folder)) != AX_OK) return st;
-  }
-  return AX_OK;
-}
 
 static ax_status make_folder(const char *path)
 {
@@ -420,24 +315,24 @@ static ax_status make_folder(const char *path)
 
 /* Into a folder that has other files, too, a checkpoint's are moved one by one, and those of the
  * former checkpoint go.  Without the manifest, which comes last, nobody takes it for whole. */
-static ax_status move_into(const ax_commit *c, const entries *all)
+static ax_status move_into(const ax_commit *c, const ax_manifest *all)
 {
   char from[PATH_MAX], to[PATH_MAX];
   ax_status st;
 
-  AX_TRY(remove_listed(c->path, MANIFEST "\n"));
+  AX_TRY(remove_listed(c->path, AX_MANIFEST "\n"));
   AX_TRY(ax_folder_sync(c->path));
   AX_TRY(remove_listed(c->path, c->former));
-  AX_TRY(each_folder(c->path, all, make_folder));
+  AX_TRY(ax_manifest_each_folder(all, c->path, make_folder));
   for (int i = 0; i < all->n; i++) {
     snprintf(from, sizeof from, "%s/%s", c->draft, all->list[i].name);
     snprintf(to, sizeof to, "%s/%s", c->path, all->list[i].name);
     AX_TRY(move(from, to));
   }
-  AX_TRY(each_folder(c->path, all, ax_folder_sync));
+  AX_TRY(ax_manifest_each_folder(all, c->path, ax_folder_sync));
   AX_TRY(ax_folder_sync(c->path));
-  snprintf(from, sizeof from, "%s/" MANIFEST, c->draft);
-  snprintf(to, sizeof to, "%s/" MANIFEST, c->path);
+  snprintf(from, sizeof from, "%s/" AX_MANIFEST, c->draft);
+  snprintf(to, sizeof to, "%s/" AX_MANIFEST, c->path);
   AX_TRY(move(from, to));
   AX_TRY(ax_folder_sync(c->path));
 out:
@@ -447,7 +342,7 @@ out:
 typedef enum { MOVED, EXCHANGED, FILLED } manner;
 
 /* Gives the draft its name.  A former checkpoint of that name changes places with it. */
-static ax_status put_in_place(const ax_commit *c, const entries *all, manner *how)
+static ax_status put_in_place(const ax_commit *c, const ax_manifest *all, manner *how)
 {
   struct stat s;
   const bool there = stat(c->path, &s) == 0;
@@ -507,15 +402,15 @@ static void prune(const ax_commit *c, char *note)
       snprintf(note, AX_NOTE, "%s is saved, but an older one stays: %s", c->path, ax_last_error());
 }
 
-static ax_status finish(const ax_commit *c, entries *all, char *note)
+static ax_status finish(const ax_commit *c, ax_manifest *all, char *note)
 {
   manner how;
   ax_status st;
 
   AX_TRY(check_names(c->path, c->former));
   AX_TRY(read_reports(c, all));
-  AX_TRY(write_manifest(c, all));
-  AX_TRY(each_folder(c->draft, all, ax_folder_sync));
+  AX_TRY(ax_manifest_write(all, c->draft, c->facts));
+  AX_TRY(ax_manifest_each_folder(all, c->draft, ax_folder_sync));
   AX_TRY(ax_folder_sync(c->draft));
   AX_TRY(put_in_place(c, all, &how));
   if ((st = sync_parent(c->path)) != AX_OK) {
@@ -530,7 +425,7 @@ out:
 
 ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note)
 {
-  entries all = { 0 };
+  ax_manifest all = { 0 };
   char why[1024] = "";
   ax_status st;
 
@@ -539,8 +434,7 @@ ax_status ax_commit_run(const ax_commit *c, ax_status own, char *note)
   if (own != AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());
   st = await_reports(c);
   if (st == AX_OK) st = finish(c, &all, note);
-  for (int i = 0; i < all.n; i++) free(all.list[i].name);
-  free(all.list);
+  ax_manifest_clear(&all);
   if (st == AX_OK) ax_shm_saved(c->path);
   if (st == AX_OK) return AX_OK;
   if (own == AX_OK) snprintf(why, sizeof why, "%s", ax_last_error());

@@ -6,6 +6,7 @@
 --- the new one.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local json = require "accelerate.utils.json"
 local manifest = require "accelerate.checkpoint.manifest"
 local operations = require "accelerate.collectives.operations"
 local options = require "accelerate.utils.options"
@@ -88,7 +89,7 @@ end
 --- Returns what core._save_commit does at the end: host/core/io/commit.c.
 ---@param draft string
 ---@param path string
----@param facts table<string, any> what the manifest says besides the files
+---@param facts table<string, any> what the manifest says of the run
 ---@param first integer the first rank that writes into the draft
 ---@param ranks integer how many there are from it on
 ---@param old string[] names of checkpoints beside it, to remove afterwards
@@ -97,7 +98,7 @@ function M.plan(draft, path, facts, first, ranks, old)
   local former = manifest.read(path)
   local names = former and ordered.sorted_keys(former.files)
   if names then names[#names + 1] = manifest.NAME end
-  return { draft = draft, path = path, facts = manifest.facts(facts),
+  return { draft = draft, path = path, facts = json.encode(facts),
     first = first, ranks = ranks, former = names and lines(names), old = lines(old) }
 end
 

@@ -4,6 +4,15 @@
 ---   contents   what is in it                    automatic  checkpoint_<iteration>
 ---   sharded    models that are cut over ranks   resharded  how any number of ranks loads them
 ---   intervals  files of pieces                  dcp        PyTorch's distributed checkpoints
+---
+--- The ranks meet four times in a save, each time with what went wrong on any of them:
+---
+---   to begin   the save before has ended everywhere, and the ranks that lead know the folder
+---   the draft  is there; the script's hooks come before it, so that one that fails leaves nothing
+---   written    each rank has its files in the draft, or its thread can begin
+---   committed  the folder has its name, or the threads run
+---
+--- Inside the last one the rank that leads waits for the files themselves (host/core/io/commit.c).
 local automatic = require "accelerate.checkpoint.automatic"
 local commit = require "accelerate.checkpoint.commit"
 local contents = require "accelerate.checkpoint.contents"
@@ -97,14 +106,25 @@ function M.wait()
   end
 end
 
+-- Ends the save before, and settles where this one goes. Returns the folder as the script names it,
+-- and its place.
+local function begin(accelerator, output_dir)
+  local found = commit.together("save_state", function()
+    local note = core._save_wait()
+    if note then notice.here("save_state: %s", note) end
+    if not accelerator:_writes() then return nil end
+    local path = destination(accelerator._project_configuration, output_dir)
+    return { path = path, place = commit.place_of(path) }
+  end)
+  local own = found[accelerator:_writer() + 1]
+  return own.path, own.place
+end
+
 --- Writes the state of a run. See Accelerator:save_state.
 ---@return string path
 function M.save(accelerator, output_dir, opts)
-  M.wait()
   local project, first = accelerator._project_configuration, accelerator:_writes()
-  local path = commit.on_leaders("save_state", accelerator,
-    function() return destination(project, output_dir) end)
-  local place = commit.on_leaders("save_state", accelerator, function() return commit.place_of(path) end)
+  local path, place = begin(accelerator, output_dir)
   local weights = contents.weights_of(accelerator._models)
   contents.note_local(accelerator._models)
   for _, hook in ipairs(accelerator._save_state_pre_hooks) do hook[1](accelerator._models, weights, path) end

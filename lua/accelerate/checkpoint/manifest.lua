@@ -1,6 +1,6 @@
---- The manifest of a checkpoint: its files with their sizes and checksums, and what the bits of a
---- resumed run depend on. It is written last, so a checkpoint without it is not whole. Its last
---- line is the checksum of the lines above.
+--- Reading the manifest of a checkpoint: its files with their sizes and checksums, and what the
+--- bits of a resumed run depend on. The core writes it, last, and knows its name, its format and
+--- whether it is whole (host/manifest.h); a checkpoint without it is not whole.
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local json = require "accelerate.utils.json"
@@ -9,8 +9,8 @@ local ordered = require "accelerate.utils.ordered"
 
 local M = {}
 
-M.NAME = "accelerate_manifest.json"
-local FORMAT = 2
+local FORMAT
+M.NAME, FORMAT = core._manifest()
 local MOST = 2 ^ 26 -- bytes of a manifest that is read: a line of a file has about 80
 
 --- Returns what the bits of this run depend on besides the script.
@@ -24,11 +24,6 @@ function M.circumstances(state)
     library = kernels.description:match "^[^,]+",
   }
 end
-
---- Returns the members of a manifest's JSON besides `files`.
----@param facts table<string, any>
----@return string
-function M.facts(facts) return ('"format": %d,\n "saved_by": %s'):format(FORMAT, json.encode(facts)) end
 
 local function damaged(why, ...)
   return nil, ("its %s is damaged%s"):format(M.NAME, why and ": " .. why:format(...) or "")
@@ -63,8 +58,7 @@ local function decode(text)
     return nil, ("its %s has format %s, and this accel reads %d"):format(M.NAME,
       options.show(manifest.format), FORMAT)
   end
-  local lines, crc = text:match('^(.*\n) "crc32c": (%d+)\n}\n$')
-  if not lines or core._crc32c(lines) ~= tonumber(crc) then
+  if not core._manifest_is_whole(text) then
     return damaged "its bytes are not those that were saved"
   end
   if type(manifest.saved_by) ~= "table" then return damaged "it does not say what saved it" end
