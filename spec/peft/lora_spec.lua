@@ -36,6 +36,35 @@ local function drawn(model)
 end
 
 describe("PeftModel", function()
+  it("computes PEFT's DoRA over nf4, with its gradients", function()
+    local file = core.safetensors_open(ROOT .. "dora_nf4.safetensors")
+    local function given(name) return file:get_tensor(name) end
+    local plain = nn.Linear(64, 32)
+    core.no_grad(function()
+      plain.weight:copy_(given "weight")
+      plain.bias:copy_(given "bias")
+    end)
+    local model = peft.get_peft_model(nn.Sequential(quantisation.Linear4bit(plain, { quant_type = "nf4" })),
+      peft.LoraConfig { r = 4, target_modules = { "0" }, use_dora = true }):train()
+    local layer = model.base_model.model[1]
+    local trained = { A = layer.lora_A.default.weight, B = layer.lora_B.default.weight,
+      m = layer.lora_magnitude_vector.default.weight }
+    core.no_grad(function()
+      for name, p in pairs(trained) do p:copy_(given(name)) end
+    end)
+    local function check(t, name)
+      local wanted = given(name)
+      assert.is_true(off(t, wanted) < 2e-6 * wanted:abs():max():item() + 1e-6, name)
+    end
+    check(layer:_norms "default", "made") -- what a new adapter's magnitudes are
+    local x = given("x"):requires_grad_()
+    local y = model(x)
+    check(y, "y")
+    y:square():sum():backward()
+    check(x.grad, "x_grad")
+    for name, p in pairs(trained) do check(p.grad, name .. "_grad") end
+  end)
+
   it("names what there is where target_modules name nothing", function()
     raises('target_modules { "query" } names no layer of the model; its linear layers end in 0, 2',
       peft.get_peft_model, net(), config { target_modules = { "query" } })

@@ -48,6 +48,9 @@ def check(host, kind, encoded, folder):
     config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
     base = AutoModelForCausalLM.from_pretrained(folder + "/base", dtype=torch.float32, device_map="cpu",
                                                 **({"quantization_config": config} if encoded else {}))
+    # Codes that bitsandbytes packs anew for AVX512-BF16 compute in bfloat16, and PEFT's DoRA decodes them wrongly.
+    for module in base.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"): module.support_avx512bf16_for_cpu = False
     model = PeftModel.from_pretrained(base, folder + "/adapter").eval()
     with torch.no_grad():
         theirs = model(torch.arange(8).reshape(2, 4)).logits
@@ -58,11 +61,9 @@ def main():
     failed = False
     for encoded in (False, True):
         for kind in KINDS:
-            if encoded and kind == "dora": continue # PEFT's norms over codes differ from those of the decoded weights
             with tempfile.TemporaryDirectory() as folder:
                 off = check(os.path.abspath(sys.argv[1]), kind, encoded, folder)
-            bound = 1e-2 if encoded else 1e-5  # bitsandbytes' products on a CPU round their weights to bfloat16
-            failed |= not off < bound
+            failed |= not off < 1e-5
             print(f"{kind:7} over {'nf4' if encoded else 'float32':8} off by {off:.1e}")
     sys.exit(failed)
 

@@ -1,10 +1,11 @@
 """Writes the folders beside this file: a small model, adapters that PEFT made for it, and the scores that it
 computes with each.
 
-    python spec/reference/peft/generate.py      (with torch, transformers, peft, safetensors)
+    python spec/reference/peft/generate.py      (with torch, transformers, peft, safetensors, bitsandbytes)
 """
 import os
 
+import bitsandbytes
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
@@ -32,3 +33,31 @@ for name, settings in ADAPTERS.items():
     model.save_pretrained(os.path.join(HERE, name))
     os.remove(os.path.join(HERE, name, "README.md"))
 save_file(out, os.path.join(HERE, "scores.safetensors"))
+
+
+# DoRA over a layer in nf4, in training mode: in evaluation on a processor with AVX512-BF16 bitsandbytes packs codes
+# anew, and PEFT takes them for codes in their former order.
+class Net(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.fc = layer
+
+    def forward(self, x): return self.fc(x)
+
+
+torch.manual_seed(2)
+plain, x = torch.nn.Linear(64, 32), torch.randn(3, 64, requires_grad=True)
+layer = bitsandbytes.nn.Linear4bit(64, 32, compute_dtype=torch.float32, quant_type="nf4")
+layer.load_state_dict(plain.state_dict())
+model = get_peft_model(Net(layer.to("cpu")), LoraConfig(r=4, target_modules=["fc"], use_dora=True,
+                                                        init_lora_weights=False)).train()
+adapter = model.base_model.model.fc
+made = adapter.lora_magnitude_vector["default"].weight.detach().clone()
+with torch.no_grad(): adapter.lora_magnitude_vector["default"].weight.mul_(torch.linspace(0.5, 1.5, 32))
+y = model(x)
+y.square().sum().backward()
+all = {"weight": plain.weight, "bias": plain.bias, "x": x, "y": y, "x_grad": x.grad, "made": made}
+for key, p in {"A": adapter.lora_A.default.weight, "B": adapter.lora_B.default.weight,
+               "m": adapter.lora_magnitude_vector["default"].weight}.items():
+    all[key], all[key + "_grad"] = p, p.grad
+save_file({key: t.detach().contiguous() for key, t in all.items()}, os.path.join(HERE, "dora_nf4.safetensors"))
