@@ -264,4 +264,77 @@ describe("sharded training", function()
     ]], CPU)
     assert.matches("gathered", out)
   end)
+
+  it("takes states from before prepare, the optimizer's own state dict and whole ones", function()
+    ranks.ok(3, [[
+      local nn, optim = accelerate.nn, accelerate.optim
+      local plans = require "accelerate.parallel.sharded.plan"
+      local parallel = require "accelerate.parallel"
+      local function copied(dict)
+        for _, kept in pairs(dict.state) do
+          for name, v in pairs(kept) do kept[name] = core.is_tensor(v) and v:clone() or v end
+        end
+        return dict
+      end
+      local function run(how, plan, anew)
+        accelerate.state.reset()
+        core.manual_seed(3)
+        local accelerator = accelerate.Accelerator { cpu = true }
+        accelerator._plan = plan and plans.new(plan, { shard = ranks }, ranks) or nil
+        local model = nn.Sequential(nn.Linear(7, 13, { bias = false }), nn.Linear(13, 5, { bias = false }))
+        local optimizer, x = optim[how](model:parameters(), { lr = 0.01 }), core.randn(6, 7)
+        for _ = 1, 2 do
+          model(x):square():mean():backward()
+          optimizer:step()
+          optimizer:zero_grad()
+        end
+        local whole = copied(optimizer:state_dict())
+        if anew then optimizer = optim[how](model:parameters(), { lr = 0.01 }) end
+        model, optimizer = accelerator:prepare(model, optimizer)
+        if anew then optimizer:load_state_dict(whole) end
+        for step = 1, 3 do
+          accelerator:backward(model(x):square():mean())
+          optimizer:step()
+          optimizer:zero_grad()
+          if step == 2 then optimizer:load_state_dict(copied(optimizer:state_dict())) end
+        end
+        return parallel.summon(model, false, nil, function()
+          local list = {}
+          for i, p in ipairs(model:parameters()) do list[i] = p:detach():clone() end
+          return list
+        end)
+      end
+      for _, how in ipairs { "AdamW", "ASGD", "Muon", "Adafactor" } do
+        local plain = run(how)
+        for _, plan in ipairs { "ZeRO-1", "ZeRO-3" } do
+          for _, anew in ipairs { false, true } do
+            for i, p in ipairs(run(how, plan, anew)) do
+              check((p - plain[i]):abs():max():item() <= 1e-6, ("%s, %s, parameter %d"):format(how, plan, i))
+            end
+          end
+        end
+      end
+    ]], CPU)
+  end)
+
+  it("refuses a state dict of another division, and says what it expected", function()
+    local status, _, err = ranks.run(2, [[
+      local nn, optim = accelerate.nn, accelerate.optim
+      local plans = require "accelerate.parallel.sharded.plan"
+      local accelerator = accelerate.Accelerator { cpu = true }
+      accelerator._plan = plans.new("ZeRO-3", { shard = ranks }, ranks)
+      local model = nn.Linear(64, 2, { bias = false })
+      local optimizer = optim.AdamW(model:parameters())
+      model, optimizer = accelerator:prepare(model, optimizer)
+      accelerator:backward(model(core.ones(1, 64)):sum())
+      optimizer:step()
+      local dict = optimizer:state_dict()
+      dict.state[0].exp_avg = core.zeros(21)
+      optimizer:load_state_dict(dict)
+    ]], CPU)
+    assert.are.equal(1, status)
+    assert.is_truthy(err:find("exp_avg of parameter 0 has shape [21], the parameter has [2, 64], and " ..
+      "this rank "
+      .. "64 elements of it", 1, true), err)
+  end)
 end)

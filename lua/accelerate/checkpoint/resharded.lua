@@ -225,10 +225,9 @@ end
 function M.load_optimizer(optimizer, source, i, names)
   local folder = sharded.names.optimizer_folder(i)
   if not source.files[folder .. "/.metadata"] then return false end
-  local reader, piece_of, cut = dcp.open(fs.join(source.path, folder), "load_state"), {}, {}
+  local reader, piece_of = dcp.open(fs.join(source.path, folder), "load_state"), {}
   for _, piece in ipairs(parallel.state_pieces(optimizer)) do
     if names[piece.param] then piece_of[names[piece.param]] = piece end
-    if piece.cut then cut[piece.param] = piece.n end
   end
   local dict = { state = {}, param_groups = groups_from(reader) }
   local function entry_of(name)
@@ -245,7 +244,7 @@ function M.load_optimizer(optimizer, source, i, names)
     local param, key = state_of(reader, name)
     if param then entry_of(param)[key] = reader:object(name) end
   end
-  optimizer:_load_pieces(M.with_numbers(dict, optimizer, names, reader.path), cut)
+  optimizer:load_state_dict(M.with_numbers(dict, optimizer, names, reader.path))
   reader:check()
   reader:close()
   return true

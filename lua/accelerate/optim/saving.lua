@@ -2,6 +2,7 @@
 
 local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
+local cut = require "accelerate.optim.cut"
 local options = require "accelerate.utils.options"
 local parts = require "accelerate.nn.parts"
 local ordered = require "accelerate.utils.ordered"
@@ -137,10 +138,9 @@ local function entry_of(dict, number)
   return entry
 end
 
---- Raises unless a saved entry fits parameter p, or the piece of it that this rank steps, of
---- `piece` elements.
-function Saving:_check_entry(entry, p, number, piece)
-  local rows = {}
+--- Raises unless a saved entry fits parameter p, or this rank's elements of it where it is cut.
+function Saving:_check_entry(entry, p, number)
+  local rows, part = {}, cut.part(p)
   for _, row in ipairs(self._row.states) do rows[row.name] = row end
   for _, name in ipairs(ordered.sorted_keys(entry)) do
     local value, row = entry[name], rows[name]
@@ -158,12 +158,13 @@ function Saving:_check_entry(entry, p, number, piece)
       fail("%s:load_state_dict: %s of parameter %d must be a tensor, got %s", self.__name, name, number,
         options.show(value))
     elseif not lists.same(value.shape, shape)
-      and not (piece and (row.form == "each" or row.form == "small")
-        and lists.same(value.shape, { piece })) then
+      and not (part and (row.form == "each" or row.form == "small")
+        and lists.same(value.shape, { part.n })) then
       fail("%s:load_state_dict: %s of parameter %d has shape [%s], the parameter has [%s]%s", self.__name,
         name, number,
         table.concat(value.shape, ", "), table.concat(p.shape, ", "),
-        row.form == "each" and "" or (", so [%s] was expected"):format(table.concat(shape, ", ")))
+        part and (", and this rank %d elements of it"):format(part.n)
+        or row.form == "each" and "" or (", so [%s] was expected"):format(table.concat(shape, ", ")))
     end
   end
 end
@@ -179,18 +180,10 @@ function Saving:_check_saved(entry, p, number, kept)
   if missing then fail("%s:load_state_dict: parameter %d has no %s", self.__name, number, missing) end
 end
 
---- Loads a state dict that has, of parameters whose states are cut over ranks, this rank's pieces.
----@param dict { state: table, param_groups: table[] }
----@param pieces table<accelerate.Tensor, integer> how many elements
-function Saving:_load_pieces(dict, pieces)
-  self._pieces = pieces
-  local ok, why = pcall(self.load_state_dict, self, dict)
-  self._pieces = nil
-  if not ok then error(why, 0) end
-end
-
 --- Loads groups' options and state from a state_dict, PyTorch's included. Casts state to the
---- parameters' types. Raises if groups, counts or shapes differ, and then changes nothing.
+--- parameters' types. Of parameters that are cut over ranks it takes states of this rank's
+--- elements, as state_dict returns them here, or whole ones. Raises if groups, counts or shapes
+--- differ, and then changes nothing.
 ---@param dict { state: table, param_groups: table[] }
 function Saving:load_state_dict(dict)
   check_groups(self, dict)
@@ -207,7 +200,7 @@ function Saving:load_state_dict(dict)
       if entry ~= nil then
         local of = self:_real(p)
         if not rawequal(of, p) then p, entry = of, parts.split(entry) end
-        self:_check_entry(entry, p, number, self._pieces and self._pieces[p])
+        self:_check_entry(entry, p, number)
         self:_check_saved(entry, p, number, kept)
         work[#work + 1] = { group = group, index = i, p = p, entry = entry }
       end
