@@ -33,7 +33,7 @@ local function extent(p, part)
   local lead = part.from % unit
   local count = math.ceil((lead + part.n) / unit)
   local first = (part.from - lead) / unit
-  return { lead = lead, size = count * unit, unit = unit,
+  return { lead = lead, size = count * unit,
     view = matrices == 1 and { 1, count, cols } or { count, rows, cols },
     first_matrix = matrices == 1 and 0 or first, first_row = matrices == 1 and first or first * rows }
 end
@@ -45,8 +45,8 @@ local function filled(own, piece)
   return block:view(own.view)
 end
 
--- The numbers of a parameter in the ranks' sums: of rows, of columns, and the squares of its
--- elements.
+-- How many sums a parameter has over rows, and how many over columns. In the ranks' sums they follow
+-- one number, the squares of the parameter.
 local function sums_of(p)
   if p:dim() < 2 then return 0, 0 end
   return p:numel() / p:size(-1), p:numel() / p:size(-2)
