@@ -85,8 +85,7 @@ AX_API void ax_capture_note(ax_tensor *t);
 AX_API void ax_capture_hold(ax_storage *s); /* its memory is read or written */
 /* does ax_capture_note for an op's input; EGRAD for a history from before the recording */
 ax_status ax_capture_input(const char *name, ax_tensor *t);
-ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
-                            ax_tensor *const *out);
+ax_status ax_capture_kernel(ax_op op, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out);
 /* A collective of the recording's device in g: its ranks compare `c`, which may stand for several
  * that run as one.  The recording retains g. */
 struct ax_collective;

@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 15       /* the version of the structures here */
+#define AX_ABI 16       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -344,7 +344,7 @@ typedef enum {
   AX_FORM_HOST,
   AX_FORM_COMPOSITE
 } ax_form;
-typedef enum { AX_CAST_KEEP, AX_CAST_LOWER, AX_CAST_FLOAT, AX_CAST_WIDEST } ax_cast_policy;
+typedef enum { AX_CAST_KEEP, AX_CAST_LOWER, AX_CAST_FLOAT, AX_CAST_INSIDE, AX_CAST_WIDEST } ax_cast_policy;
 
 typedef struct ax_op_row {
   const char *name;
@@ -356,6 +356,9 @@ typedef struct ax_op_row {
   bool inplace;        /* has a name_ form */
 } ax_op_row;
 AX_API extern const ax_op_row ax_ops[AX_OP_COUNT];
+/* What messages call the row: "copy" for _copy, "linalg.svd" for _linalg_svd.  The text lives until
+ * the thread's next call. */
+AX_API const char *ax_op_shown(ax_op op);
 
 /* How GPUs compute float32 products, for the whole process, as with PyTorch's
  * torch.set_float32_matmul_precision: HIGHEST (the default) in float32; HIGH and MEDIUM with
@@ -458,25 +461,8 @@ typedef struct ax_kernel_stat {
   int64_t calls;
 } ax_kernel_stat;
 
-typedef struct ax_backend {
-  uint32_t abi;
-  /* bit d: pointwise kernels that compute in float32 take operands of type d as they are; the
-   * dispatcher casts all others.  `where` and `masked_fill` move bits and never mix types. */
-  uint32_t widens;
-  /* gradients of layer_norm and rms_norm take g in a half type beside a float32 x, and add to dx
-   * where add_input says so */
-  bool joins_norms;
-  /* linear writes long rows, and cross_entropy reads and writes them, at a stride of their own
-   * (ax_strides_padded): rows then begin on 16 bytes, whatever their length. */
-  bool pads_rows;
-  const char *name;         /* "cpu" */
-  const char *level;        /* "x86-64-v3" */
-  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */
-  /* [AX_OP_COUNT]: those that run in their place where an operand or the result is complex; NULL
-   * entries: the one above.  NULL: the ones above take complex numbers too. */
-  const ax_kernel *complex_kernels;
-  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
-                     const ax_hyper *h, const ax_optim_device_args *device_args);
+/* Passes over the gradients in all segments.  Each backend has them all. */
+typedef struct ax_gradient_passes {
   /* sum over all segments of |grad|^p (p = INFINITY: the largest, -INFINITY: the least; NaN if
    * there is one), in float64, in an order that does not depend on threads */
   ax_status (*norm)(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out);
@@ -498,6 +484,37 @@ typedef struct ax_backend {
   /* the rule of ax_scale_update */
   ax_status (*scale_update)(ax_device d, double *state, const float *found, double growth, double backoff,
                             int64_t interval);
+} ax_gradient_passes;
+
+typedef struct ax_backend {
+  uint32_t abi;
+  /* bit d: pointwise kernels that compute in float32 take operands of type d as they are; the
+   * dispatcher casts all others.  `where` and `masked_fill` move bits and never mix types. */
+  uint32_t widens;
+  /* gradients of layer_norm and rms_norm take g in a half type beside a float32 x, and add to dx
+   * where add_input says so */
+  bool joins_norms;
+  /* linear writes long rows, and cross_entropy reads and writes them, at a stride of their own
+   * (ax_strides_padded): rows then begin on 16 bytes, whatever their length. */
+  bool pads_rows;
+  /* kernel calls may wait until their results are read, and run as one with the reader's
+   * (core/ops/later.c, join.c) */
+  bool defers;
+  /* gradients of linear layers go through _linear_backward and _mm_dgelu */
+  bool fuses_linear;
+  /* linear takes a float32 bias beside operands of a half type */
+  bool float_bias;
+  /* grid_sample takes planes that are contiguous, where ax_grid_sample_by_planes says so */
+  bool by_planes;
+  const char *name;         /* "cpu" */
+  const char *level;        /* "x86-64-v3" */
+  const ax_kernel *kernels; /* [AX_OP_COUNT]; NULL: not implemented (views and composites never are) */
+  /* [AX_OP_COUNT]: those that run in their place where an operand or the result is complex; NULL
+   * entries: the one above.  NULL: the ones above take complex numbers too. */
+  const ax_kernel *complex_kernels;
+  ax_status (*optim)(ax_device d, ax_optim_kind kind, ax_dtype dtype, const ax_segment *segs, int n,
+                     const ax_hyper *h, const ax_optim_device_args *device_args);
+  const ax_gradient_passes *grads;
   int (*get_threads)(void);
   void (*set_threads)(int n);
   const char *(*describe)(void);  /* "oneDNN 2.6.3, 2 threads" */

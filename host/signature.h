@@ -14,6 +14,7 @@ typedef enum {
   AX_P_DIM_PLUS,
   AX_P_DIMS,
   AX_P_POS,
+  AX_P_POS_PLUS,
   AX_P_INT,
   AX_P_INT2,
   AX_P_INT3,

@@ -245,6 +245,34 @@ describe("lint", function()
     }, "its place in `integers`")
   end)
 
+  it("lets a row's own files alone ask which row they have", function()
+    local def = 'OP(ADD, add, "a:T, b:T", POINTWISE, both, plus, 0, KEEP, 0, "a + b, not (a, b)")\n' ..
+      'OP(MUL, mul, "a:T b:T", POINTWISE, both, times, 0, KEEP, INPLACE,\n   "a * b", FLOPS(one) JOIN(mul))\n'
+    local asks = "\nint f(ax_op op)\n{\n  switch (op) {\n  case AX_OP_ADD: return 1;\n  }\n" ..
+      "  return op == AX_OP_MUL; /* != AX_OP_ADD */\n}\n"
+    local function at_home(text) return text .. asks end
+    finds("rows", { "host/core/ops/z.c:5", "host/core/ops/z.c:7", "kernels/cpu/z.c:7" }, {
+      ["host/core/ops/a.def"] = def,
+      ["host/core/ops/rule.c"] = at_home "\nax_status ax_infer_both(ax_infer *q)\n{\n}\n",
+      ["host/core/ops/gradients.c"] = at_home "\nRULE(plus)\n{\n}\n\nint64_t ax_flops_one(void)\n{\n}\n",
+      ["kernels/cpu/all.c"] =
+        at_home "\nax_status ax_cpu_add(void)\n{\n}\n\nax_status ax_cpu_mul(void)\n{\n}\n",
+      ["kernels/cpu/z.c"] = "\nax_status ax_cpu_add(void)\n{\n  ax_cpu_mul();\n" ..
+        asks:match "(  switch.-AX_OP_ADD.-)  }" ..
+        "  if (AX_OP_MUL == op) n++;\n",
+      ["host/core/ops/z.c"] = asks .. "int runs = ax_run(AX_OP_ADD) == 0 && op != AX_OP_COUNT;\n",
+    }, "asks for the row ADD")
+    finds("rows", { "host/a.c:1" }, {
+      ["host/a.c"] = "bool b = row->infer == ax_infer_both || f == ax_infer_both(q);\n",
+    }, "asks whose rule ax_infer_both is")
+    finds("rows", { "host/b.c:1", "host/b.c:2" }, {
+      ["host/core/ops/a.def"] = def,
+      ["host/b.c"] = 'if (strcmp(ax_ops[op].name, "add") == 0) n++;\nif (!strncmp(row->name, "mul", ' ..
+        '3)) n++;\n' ..
+        'if (strcmp(row->name, "addition") == 0 || strcmp(ax_ops[op].name, name) == 0) n++;\n',
+    }, "asks for the row named add")
+  end)
+
   it("gives a file 800 lines, and a warning above 500", function()
     finds("size", { "a.lua:801" }, { ["a.lua"] = ("\n"):rep(801), ["b.lua"] = ("\n"):rep(500) },
       "at most 800")

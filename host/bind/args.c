@@ -15,9 +15,8 @@ typedef struct reader {
   const char *fn;
   const ax_signature *sig;
   ax_lua_read_result *r;
-  int ndim;      /* of the tensor that dims refer to */
-  int64_t dim;   /* the dim that positions refer to */
-  bool at_least; /* positions may be one past the last (narrow of length 0) */
+  int ndim;    /* of the tensor that dims refer to */
+  int64_t dim; /* the dim that positions refer to */
 } reader;
 
 static const char *expected_text(lua_State *L, const ax_param *p)
@@ -96,7 +95,7 @@ static int64_t pos_of(reader *q, const ax_param *p, int64_t v)
   const int64_t size = x->shape[q->dim], at = ax_lua_position(v, size);
   if (v == 0)
     return ax_lua_error(q->L, q->fn, "%s: positions count from 1 (and from -1 backward); got 0", p->name);
-  if (at < 0 || at >= size + q->at_least)
+  if (at < 0 || at >= size + (p->kind == AX_P_POS_PLUS))
     return ax_lua_error(q->L, q->fn, "%s %lld is out of range for dim %lld of size %lld", p->name,
                         (long long)v, (long long)q->dim + 1, (long long)size);
   return at;
@@ -247,6 +246,7 @@ static void read_param(reader *q, const ax_param *p, int arg, int idx)
     a->integers[p->slot] = q->dim = dim_of(q, p, v);
     break;
   case AX_P_POS:
+  case AX_P_POS_PLUS:
     if (!ax_lua_to_integer(L, idx, &v)) wrong(q, p, arg, idx);
     a->integers[p->slot] = pos_of(q, p, v);
     break;
@@ -329,6 +329,7 @@ static void use_default(reader *q, const ax_param *p, int arg)
     for (int k = 0; k < p->places; k++) a->integers[p->slot + k] = (int64_t)p->value;
     break;
   case AX_P_POS:
+  case AX_P_POS_PLUS:
   case AX_P_INT:
   case AX_P_BOOL:
   case AX_P_DTYPE:
@@ -423,13 +424,12 @@ static void read_all(reader *q)
 
 void ax_lua_read_args(lua_State *L, ax_op op, const char *shown, ax_lua_read_result *r)
 {
-  reader q = { .L = L, .fn = shown, .sig = ax_signature_of(op), .r = r, .at_least = op != AX_OP_SELECT };
+  reader q = { .L = L, .fn = shown, .sig = ax_signature_of(op), .r = r };
 
   read_all(&q);
-  /* a and b of where, two numbers, have the default type, as numbers of full and tensor */
-  if (op == AX_OP_WHERE && (r->args.scalars & 6) == 6 && (r->args.booleans & 6) != 6) r->args.integral = 0;
-  if (r->args.n_in > 0 && r->args.scalars &&
-      (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1 && op != AX_OP_COPY)
+  /* (a row of one argument may be given a number: _copy) */
+  if (r->args.n_in > 1 && r->args.scalars &&
+      (r->args.scalars & ((1u << r->args.n_in) - 1)) == (1u << r->args.n_in) - 1)
     ax_lua_error(L, shown, "expected at least one tensor, got numbers only");
 }
 

@@ -48,7 +48,8 @@ static void push_param(lua_State *L, const ax_param *p, const ax_attrs *a, int w
     break;
   case AX_P_DIM:
   case AX_P_DIM_PLUS:
-  case AX_P_POS: push_integer(L, *integers, 1); break;
+  case AX_P_POS:
+  case AX_P_POS_PLUS: push_integer(L, *integers, 1); break;
   case AX_P_DIMS:
   case AX_P_INTS:
     if (p->second) push_list(L, integers + 1, *integers, p->kind == AX_P_DIMS);

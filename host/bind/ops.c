@@ -110,7 +110,7 @@ static int operator_call(lua_State *L)
 {
   const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
   ax_tensor *in[2] = { NULL, NULL }, *out[AX_MAX_OUT], **box;
-  ax_args a = { .n_in = op == AX_OP_NEG ? 1 : 2, .in = in };
+  ax_args a = { .n_in = (int)lua_tointeger(L, lua_upvalueindex(2)), .in = in };
 
   ax_lua_enter(L);
   for (int k = 0; k < a.n_in; k++) {
@@ -200,7 +200,7 @@ static int zero_(lua_State *L)
 static const char *const form_names[] = {
   "pointwise", "reduce", "kernel", "view", "cpu", "host", "composite"
 };
-static const char *const cast_names[] = { "keep", "lower", "float", "widest" };
+static const char *const cast_names[] = { "keep", "lower", "float", "float", "widest" };
 
 static void set_string(lua_State *L, const char *key, const char *value)
 {
@@ -330,7 +330,8 @@ void ax_lua_open_ops(lua_State *L)
   lua_rawgeti(L, LUA_REGISTRYINDEX, ax_lua.ref_tensor_mt);
   for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
     lua_pushinteger(L, operators[i].op);
-    lua_pushcclosure(L, operator_call, 1);
+    lua_pushinteger(L, ax_signature_of(operators[i].op)->n_row);
+    lua_pushcclosure(L, operator_call, 2);
     lua_setfield(L, -2, operators[i].event);
   }
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+/* The call as the row's signature says. */
+static int as_row(lua_State *L, bool inplace) { return (inplace ? ax_lua_op_inplace : ax_lua_op_call)(L); }
+
 /* ---- clamp; with tensors as limits it is another row */
 
 /* Finds the limits' places on the stack, 0 for none: positions 2 and 3, or min and max of a table
@@ -43,7 +46,7 @@ static ax_tensor *check_limit(lua_State *L, int idx, const char *shown, const ch
   return *box;
 }
 
-static int clamp(lua_State *L, bool inplace)
+static int call_clamp(lua_State *L, bool inplace)
 {
   static const char *const names[] = { "min", "max" };
   const char *shown = inplace ? "clamp_" : "clamp";
@@ -55,7 +58,7 @@ static int clamp(lua_State *L, bool inplace)
   ax_lua_enter(L);
   if (last < 2 || !tensor_limits(L, at)) {
     lua_settop(L, last);
-    return (inplace ? ax_lua_op_inplace : ax_lua_op_call)(L);
+    return as_row(L, inplace);
   }
   if (last > 3) return ax_lua_error(L, shown, "%d arguments given, at most 3 expected", last);
   if (ax_lua_is_options(L, last, false)) ax_lua_check_options(L, last, shown, names, 2);
@@ -77,10 +80,7 @@ static int clamp(lua_State *L, bool inplace)
   return 1;
 }
 
-static int clamp_call(lua_State *L) { return clamp(L, false); }
-static int clamp_inplace(lua_State *L) { return clamp(L, true); }
-
-/* ---- where, scatter, var, std */
+/* ---- where, scatter, var and std */
 
 /* The last argument where it is a table of options with the field, else 0. */
 static int options_with(lua_State *L, const char *field)
@@ -105,11 +105,26 @@ static void turn_where(lua_State *L)
   lua_insert(L, 2);
 }
 
-/* { value = 1 } for { src = 1 }. */
-static void name_value(lua_State *L)
+static int call_where(lua_State *L, bool inplace)
 {
+  ax_lua_enter(L);
+  if (!inplace && lua_gettop(L) == 1 && ax_lua_opt_tensor(L, 1, "where")) { /* where(condition) */
+    lua_getfield(L, 1, "nonzero");
+    lua_insert(L, 1);
+    lua_pushboolean(L, true); /* as_tuple */
+    lua_call(L, 2, LUA_MULTRET);
+    return lua_gettop(L);
+  }
+  turn_where(L);
+  return as_row(L, inplace);
+}
+
+/* scatter(.., { value = 1 }) for { src = 1 }. */
+static int call_scatter(lua_State *L, bool inplace)
+{
+  ax_lua_enter(L);
   const int last = options_with(L, "value");
-  if (!last || options_with(L, "src")) return;
+  if (!last || options_with(L, "src")) return as_row(L, inplace);
   lua_newtable(L);
   lua_pushnil(L);
   while (lua_next(L, last)) {
@@ -120,53 +135,24 @@ static void name_value(lua_State *L)
     lua_rawset(L, -4);
   }
   lua_replace(L, last);
+  return as_row(L, inplace);
 }
 
 /* x:std(1, false): PyTorch's second flag is `unbiased`, the row's is `keepdim`. */
-static void refuse_flag(lua_State *L, const char *fn)
+static int call_spread(lua_State *L, bool inplace)
 {
-  if (!lua_isboolean(L, 3) || options_with(L, "unbiased")) return;
+  ax_lua_enter(L);
+  if (!lua_isboolean(L, 3) || options_with(L, "unbiased")) return as_row(L, inplace);
   const char *flag = lua_toboolean(L, 3) ? "true" : "false";
-  ax_lua_error(
-      L, fn,
+  return ax_lua_error(
+      L, ax_ops[lua_tointeger(L, lua_upvalueindex(1))].name,
       "argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or { unbiased = %s }",
       flag, flag, flag);
 }
 
-static void other_forms(lua_State *L, ax_op op)
-{
-  switch (op) {
-  case AX_OP_WHERE: turn_where(L); break;
-  case AX_OP_SCATTER: name_value(L); break;
-  default: refuse_flag(L, ax_ops[op].name); break;
-  }
-}
-
-static int other_form(lua_State *L)
-{
-  const ax_op op = (ax_op)lua_tointeger(L, lua_upvalueindex(1));
-  ax_lua_enter(L);
-  if (op == AX_OP_WHERE && lua_gettop(L) == 1 && ax_lua_opt_tensor(L, 1, "where")) { /* where(condition) */
-    lua_getfield(L, 1, "nonzero");
-    lua_insert(L, 1);
-    lua_pushboolean(L, true); /* as_tuple */
-    lua_call(L, 2, LUA_MULTRET);
-    return lua_gettop(L);
-  }
-  other_forms(L, op);
-  return ax_lua_op_call(L);
-}
-
-static int other_form_inplace(lua_State *L)
-{
-  ax_lua_enter(L);
-  other_forms(L, (ax_op)lua_tointeger(L, lua_upvalueindex(1)));
-  return ax_lua_op_inplace(L);
-}
-
 /* ---- linear(x, weight) with a weight of one dim: the products of rows with it */
 
-static int linear(lua_State *L)
+static int call_linear(lua_State *L, bool inplace)
 {
   ax_tensor *in[2] = { NULL, NULL };
   ax_lua_read_result r = { .args = { .n_in = 2, .in = in, .a = { .n_list = -1 } } };
@@ -176,7 +162,7 @@ static int linear(lua_State *L)
     in[0] = ax_lua_opt_tensor(L, 1, "linear");
     in[1] = ax_lua_opt_tensor(L, 2, "linear");
   }
-  if (!in[0] || !in[1] || in[1]->ndim != 1) return ax_lua_op_call(L);
+  if (!in[0] || !in[1] || in[1]->ndim != 1) return as_row(L, inplace);
   ax_lua_run_push(L, AX_OP_MATMUL, "linear", &r);
   return 1;
 }
@@ -195,12 +181,12 @@ static bool asks_type(lua_State *L, ax_dtype *dtype)
   return true;
 }
 
-static int view(lua_State *L)
+static int call_view(lua_State *L, bool inplace)
 {
   ax_dtype dtype;
 
   ax_lua_enter(L);
-  if (!asks_type(L, &dtype)) return ax_lua_op_call(L);
+  if (!asks_type(L, &dtype)) return as_row(L, inplace);
   if (ax_tensor_view_as(ax_lua_check_tensor(L, 1, "view", "x"), dtype, ax_lua_push_result(L)) != AX_OK)
     return ax_lua_raise(L, "view");
   return 1;
@@ -208,7 +194,7 @@ static int view(lua_State *L)
 
 /* ---- repeat_interleave(repeats): each position as often as repeats says */
 
-static int repeat_interleave(lua_State *L)
+static int call_repeat_interleave(lua_State *L, bool inplace)
 {
   static const char *const names[] = { "output_size" };
   const int last = lua_gettop(L);
@@ -216,7 +202,7 @@ static int repeat_interleave(lua_State *L)
   ax_tensor *repeats, **positions;
 
   ax_lua_enter(L);
-  if ((last != 1 && !options) || ax_lua_is_options(L, 1, false)) return ax_lua_op_call(L);
+  if ((last != 1 && !options) || ax_lua_is_options(L, 1, false)) return as_row(L, inplace);
   repeats = ax_lua_check_tensor(L, 1, "repeat_interleave", "repeats");
   if (options) ax_lua_check_options(L, 2, "repeat_interleave", names, 1);
   if (repeats->ndim != 1 || (repeats->dtype != AX_I64 && repeats->dtype != AX_I32))
@@ -230,22 +216,29 @@ static int repeat_interleave(lua_State *L)
                                      *positions) != AX_OK))
     return ax_lua_raise(L, "repeat_interleave");
   lua_insert(L, 1);
-  return ax_lua_op_call(L);
+  return as_row(L, inplace);
 }
 
 /* ---- which function serves a row */
 
+#define JOIN(fn)
+#define COMPOSED(fn)
+#define FLOPS(fn)
+#define CALL(fn) call_##fn
+static const struct {
+  int (*run)(lua_State *, bool inplace);
+} calls[AX_OP_COUNT] = {
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, traits, summary, ...) \
+  [AX_OP_##ID] = { __VA_ARGS__ },
+#include "core/ops/ops.def"
+#undef OP
+};
+
+static int other_call(lua_State *L) { return calls[lua_tointeger(L, lua_upvalueindex(1))].run(L, false); }
+static int other_inplace(lua_State *L) { return calls[lua_tointeger(L, lua_upvalueindex(1))].run(L, true); }
+
 lua_CFunction ax_lua_function_of(ax_op op, bool inplace)
 {
-  switch (op) {
-  case AX_OP_CLAMP: return inplace ? clamp_inplace : clamp_call;
-  case AX_OP_VIEW: return view;
-  case AX_OP_LINEAR: return linear;
-  case AX_OP_REPEAT_INTERLEAVE: return repeat_interleave;
-  case AX_OP_WHERE:
-  case AX_OP_SCATTER:
-  case AX_OP_VAR:
-  case AX_OP_STD: return inplace ? other_form_inplace : other_form;
-  default: return inplace ? ax_lua_op_inplace : ax_lua_op_call;
-  }
+  if (!calls[op].run) return inplace ? ax_lua_op_inplace : ax_lua_op_call;
+  return inplace ? other_inplace : other_call;
 }

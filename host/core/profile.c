@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "core/ops/infer.h"
 
 _Thread_local bool ax_profiling;
 _Thread_local int32_t ax_profile_place;
@@ -178,30 +179,8 @@ void ax_profile_end(ax_profile_mark m)
 /* Multiplications and additions; 0 for what is no product. */
 static int64_t flops_of(ax_op op, const ax_args *args, ax_tensor *const *out)
 {
-  ax_tensor *const *in = args->in;
-
-  if (!out[0] || args->n_in < 2 || !in[0] || !in[1]) return 0;
-  switch (op) {
-  case AX_OP_MM:
-  case AX_OP_BMM:
-  case AX_OP_BATCHED_MATMUL:
-  case AX_OP_LINEAR: return in[0]->ndim ? 2 * out[0]->numel * in[0]->shape[in[0]->ndim - 1] : 0;
-  case AX_OP_DOT: return 2 * in[0]->numel;
-  case AX_OP_CONVOLUTION: return in[1]->numel ? 2 * out[0]->numel * (in[1]->numel / in[1]->shape[0]) : 0;
-  case AX_OP_CONVOLUTION_INPUT: return in[1]->numel ? 2 * in[0]->numel * (in[1]->numel / in[1]->shape[0]) : 0;
-  case AX_OP_CONVOLUTION_WEIGHT:
-    return out[0]->numel ? 2 * in[1]->numel * (out[0]->numel / out[0]->shape[0]) : 0;
-  /* q k', and by v */
-  case AX_OP_ATTENTION: return in[1]->ndim >= 2 ? 4 * in[0]->numel * in[1]->shape[in[1]->ndim - 2] : 0;
-  case AX_OP_ATTENTION_BACKWARD: /* q k' again, and two products for each of those two */
-    return args->n_in > 2 && in[2] && in[2]->ndim >= 2 ? 10 * in[0]->numel * in[2]->shape[in[2]->ndim - 2]
-                                                       : 0;
-  case AX_OP_LSTM_LAYER:
-  case AX_OP_GRU_LAYER:
-  case AX_OP_RNN_LAYER: /* h by w_hh, in each step */
-    return in[1]->ndim == 2 ? 2 * in[0]->numel * in[1]->shape[1] : 0;
-  default: return 0;
-  }
+  const bool product = ax_op_impls[op].flops && out[0] && args->n_in > 1 && args->in[0] && args->in[1];
+  return product ? ax_op_impls[op].flops(args, out) : 0;
 }
 
 static int32_t shapes_text(const ax_args *args)
@@ -242,7 +221,7 @@ ax_status ax_profile_run(ax_op op, const ax_args *args, ax_tensor **result, bool
   ax_profile_mark m;
   ax_status st;
 
-  snprintf(name, sizeof name, "%s_", row + (op == AX_OP_COPY));
+  snprintf(name, sizeof name, "%s_", ax_op_shown(op));
   if (wanted.shapes) shapes = shapes_text(args);
   m = ax_profile_begin(inplace ? name : row, AX_PROFILE_OP, 0);
   st = run(op, args, result);

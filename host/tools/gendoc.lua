@@ -43,7 +43,8 @@ A dim counts from 1, and -1 is the last; so does a position in a dim. Integers s
 local KINDS = {
   T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim",
     ["dim+"] = "dim, or one past the last",
-  dims = "dim or list of dims", pos = "position", int = "integer", int2 = "integer or list of two",
+  dims = "dim or list of dims", pos = "position", ["pos+"] = "position", int = "integer",
+    int2 = "integer or list of two",
     int3 = "integer or list of three",
     ints = "sizes", num = "number", bool = "boolean",
   dtype = "dtype", gen = "Generator", any = "a tensor or a list in its place",

@@ -1,5 +1,5 @@
 -- Holds the laws of the house: width, layers, names in comments, functions defined twice, globals,
--- calls, attributes, size, words.
+-- calls, attributes, rows, size, words.
 --
 --   accel-run host/tools/lint.lua                  all rules that are on; `path:line: rule: what`,
 --     status 1 when one is broken
@@ -42,6 +42,7 @@ local RULES = {
   { "calls", true, code.calls, "the library never aborts, exits or jumps" },
   { "guards", true, code.guards, "a header has an include guard, a template body (.inc) none" },
   { "attributes", true, code.attributes, "attributes of ops are read by name" },
+  { "rows", true, part "rows", "rows of the op table are told apart by their own files alone" },
   { "size", true, code.size, "files have at most 800 lines, specs 1000 (a warning above 500)" },
   { "same", true, words.same, 'no description begins with "The same"' },
   { "begins", true, words.begins, 'annotations of functions begin with "Returns" or an imperative' },

@@ -34,6 +34,16 @@ static const char *describe(void)
 #define LEVEL AX_CPU_LEVEL
 #endif
 
+static const ax_gradient_passes grads = {
+  .norm = ax_cpu_norm_all,
+  .scale = ax_cpu_scale_all,
+  .clamp = ax_cpu_clamp_all,
+  .norm_into = ax_cpu_norm_into,
+  .clip = ax_cpu_clip,
+  .unscale = ax_cpu_unscale,
+  .scale_update = ax_cpu_scale_update,
+};
+
 AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
@@ -41,17 +51,13 @@ const ax_backend *ax_backend_get(void)
   static const ax_backend backend = {
     .abi = AX_INTERFACE,
     .widens = 1u << AX_F16 | 1u << AX_BF16, /* block by block: ax_cpu_pointwise */
+    .float_bias = true,                     /* matmul.c */
+    .by_planes = true,                      /* grid_sample.c */
     .name = "cpu",
     .level = LEVEL,
     .kernels = kernels,
     .optim = ax_cpu_optim,
-    .norm = ax_cpu_norm_all,
-    .scale = ax_cpu_scale_all,
-    .clamp = ax_cpu_clamp_all,
-    .norm_into = ax_cpu_norm_into,
-    .clip = ax_cpu_clip,
-    .unscale = ax_cpu_unscale,
-    .scale_update = ax_cpu_scale_update,
+    .grads = &grads,
     .get_threads = ax_cpu_get_threads,
     .set_threads = ax_cpu_set_threads,
     .describe = describe,

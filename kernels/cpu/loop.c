@@ -173,8 +173,7 @@ void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
 
 ax_status ax_cpu_no_dtype(ax_op op, ax_dtype d)
 {
-  const char *name = ax_ops[op].name;
-  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
+  return ax_fail(AX_EDTYPE, "%s: not defined for %s", ax_op_shown(op), ax_dtype_name(d));
 }
 
 #define BLOCK 512

@@ -39,6 +39,16 @@ static ax_kernel kernels[AX_OP_COUNT], complex_kernels[AX_OP_COUNT];
 static int get_threads(void) { return 1; }
 static void set_threads(int n) {}
 
+static const ax_gradient_passes grads = {
+  .norm = ax_cuda_grad_norm,
+  .scale = ax_cuda_grad_scale,
+  .clamp = ax_cuda_grad_clamp,
+  .norm_into = ax_cuda_grad_norm_into,
+  .clip = ax_cuda_grad_clip,
+  .unscale = ax_cuda_grad_unscale,
+  .scale_update = ax_cuda_scale_update,
+};
+
 AX_API const ax_backend *ax_backend_get(void);
 
 const ax_backend *ax_backend_get(void)
@@ -47,6 +57,9 @@ const ax_backend *ax_backend_get(void)
                                 .widens = 1u << AX_F16 | 1u << AX_BF16, /* pointwise.cuh */
                                 .joins_norms = true,                    /* norm.cu */
                                 .pads_rows = true,                      /* matmul.cu, loss.cu */
+                                /* rows that read or write on the way */
+                                .defers = true,
+                                .fuses_linear = true, /* matmul.cu */
                                 .name = "cuda",
                                 .level = "cuda",
                                 .kernels = kernels,
@@ -54,6 +67,7 @@ const ax_backend *ax_backend_get(void)
                                 .get_threads = get_threads,
                                 .set_threads = set_threads,
                                 .describe = ax_cuda_describe,
+                                .grads = &grads,
                                 .memory = &ax_cuda_memory,
                                 .transport = &ax_cuda_nccl,
                                 .stats = ax_cuda_stats };
@@ -65,12 +79,5 @@ const ax_backend *ax_backend_get(void)
 #undef OP
   backend.optim = ax_cuda_optim_step;
   backend.capture = &ax_cuda_capture;
-  backend.norm = ax_cuda_grad_norm;
-  backend.scale = ax_cuda_grad_scale;
-  backend.clamp = ax_cuda_grad_clamp;
-  backend.norm_into = ax_cuda_grad_norm_into;
-  backend.clip = ax_cuda_grad_clip;
-  backend.unscale = ax_cuda_grad_unscale;
-  backend.scale_update = ax_cuda_scale_update;
   return &backend;
 }

@@ -51,8 +51,7 @@ ax_status ax_cuda_refuse_zero(const ax_call *call, int k, const char *message);
 
 static inline ax_status ax_cuda_no_dtype(ax_op op, ax_dtype d)
 {
-  const char *name = ax_ops[op].name;
-  return ax_fail(AX_EDTYPE, "%s: not defined for %s", name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
+  return ax_fail(AX_EDTYPE, "%s: not defined for %s", ax_op_shown(op), ax_dtype_name(d));
 }
 
 /* Operand k of a pointwise or reducing call (0: the result) has a type that the dispatcher had

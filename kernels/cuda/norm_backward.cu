@@ -491,18 +491,9 @@ static ax_status no_elements(const gradients &c)
 static ax_status backward(const ax_call *call, int64_t groups, bool centred, bool add_weight, bool add_bias,
                           bool add_input)
 {
-  const gradients c = { ax_ops[call->op].name + 1,
-                        call->in[0],
-                        call->in[1],
-                        centred ? call->in[2] : NULL,
-                        call->in[3],
-                        call->in[4],
-                        call->out[0],
-                        call->out[1],
-                        call->out[2],
-                        add_input,
-                        add_weight,
-                        add_bias };
+  const gradients c = { ax_op_shown(call->op), call->in[0], call->in[1],  centred ? call->in[2] : NULL,
+                        call->in[3],           call->in[4], call->out[0], call->out[1],
+                        call->out[2],          add_input,   add_weight,   add_bias };
   const ax_device d = c.x->device;
   job j = norm_plan(c.x, call->a->n_list, groups);
 

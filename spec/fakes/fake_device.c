@@ -190,7 +190,7 @@ static ax_status fake_optim(ax_device d, ax_optim_kind kind, ax_dtype dtype, con
 static ax_status fake_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double p, double *out)
 {
   open_memory();
-  const ax_status st = cpu->norm(d, dtype, segs, n, p, out);
+  const ax_status st = cpu->grads->norm(d, dtype, segs, n, p, out);
   close_memory();
   return st;
 }
@@ -198,7 +198,7 @@ static ax_status fake_norm(ax_device d, ax_dtype dtype, const ax_segment *segs, 
 static ax_status fake_scale(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double factor)
 {
   open_memory();
-  const ax_status st = cpu->scale(d, dtype, segs, n, factor);
+  const ax_status st = cpu->grads->scale(d, dtype, segs, n, factor);
   close_memory();
   return st;
 }
@@ -206,7 +206,7 @@ static ax_status fake_scale(ax_device d, ax_dtype dtype, const ax_segment *segs,
 static ax_status fake_clamp(ax_device d, ax_dtype dtype, const ax_segment *segs, int n, double limit)
 {
   open_memory();
-  const ax_status st = cpu->clamp(d, dtype, segs, n, limit);
+  const ax_status st = cpu->grads->clamp(d, dtype, segs, n, limit);
   close_memory();
   return st;
 }
@@ -215,7 +215,7 @@ static ax_status fake_norm_into(ax_device d, ax_dtype dtype, const ax_segment *s
                                 double root, double *out)
 {
   open_memory();
-  const ax_status st = cpu->norm_into(d, dtype, segs, n, p, root, out);
+  const ax_status st = cpu->grads->norm_into(d, dtype, segs, n, p, root, out);
   close_memory();
   return st;
 }
@@ -224,7 +224,7 @@ static ax_status fake_clip(ax_device d, ax_dtype dtype, const ax_segment *segs, 
                            const double *norm)
 {
   open_memory();
-  const ax_status st = cpu->clip(d, dtype, segs, n, max_norm, norm);
+  const ax_status st = cpu->grads->clip(d, dtype, segs, n, max_norm, norm);
   close_memory();
   return st;
 }
@@ -233,7 +233,7 @@ static ax_status fake_unscale(ax_device d, ax_dtype dtype, const ax_segment *seg
                               float *found)
 {
   open_memory();
-  const ax_status st = cpu->unscale(d, dtype, segs, n, scale, found);
+  const ax_status st = cpu->grads->unscale(d, dtype, segs, n, scale, found);
   close_memory();
   return st;
 }
@@ -242,7 +242,7 @@ static ax_status fake_scale_update(ax_device d, double *s, const float *found, d
                                    int64_t interval)
 {
   open_memory();
-  const ax_status st = cpu->scale_update(d, s, found, growth, backoff, interval);
+  const ax_status st = cpu->grads->scale_update(d, s, found, growth, backoff, interval);
   close_memory();
   return st;
 }
@@ -267,12 +267,7 @@ const ax_backend *ax_backend_get(void)
     .pinned_free = fake_pinned_free,
     .small = fake_small,
   };
-  static ax_backend backend = {
-    .abi = AX_INTERFACE,
-    .name = "fake",
-    .level = "fake",
-    .kernels = kernels,
-    .optim = fake_optim,
+  static const ax_gradient_passes grads = {
     .norm = fake_norm,
     .scale = fake_scale,
     .clamp = fake_clamp,
@@ -280,6 +275,16 @@ const ax_backend *ax_backend_get(void)
     .clip = fake_clip,
     .unscale = fake_unscale,
     .scale_update = fake_scale_update,
+  };
+  static ax_backend backend = {
+    .abi = AX_INTERFACE,
+    .name = "fake",
+    .level = "fake",
+    .kernels = kernels,
+    .optim = fake_optim,
+    .defers = true,
+    .fuses_linear = true,
+    .grads = &grads,
     .get_threads = get_threads,
     .set_threads = set_threads,
     .describe = describe,

@@ -250,7 +250,7 @@ function Program:arguments(op, x)
         if c:once_in(15) then v[#v + 1] = 1 end
       end
     elseif kind == "ints" then v = some_sizes(self, name, x)
-    elseif kind == "pos" then
+    elseif kind == "pos" or kind == "pos+" then
       local size = x.ndim > 0 and x.shape[dim > 0 and dim or x.ndim + 1 + dim] or 1
       v = c:once_in(10) and c:of { 0, -1, 1, 2 ^ 53, -2 ^ 53 } or c:int(math.max(size or 1, 1))
     elseif kind == "int" then v = c:once_in(8) and c:of { 0, -1, 2 ^ 53, -100 } or c:int(3) - 1

@@ -192,8 +192,7 @@ ax_status ax_capture_input(const char *name, ax_tensor *t)
   return AX_OK;
 }
 
-ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, int n_out,
-                            ax_tensor *const *out)
+ax_status ax_capture_kernel(ax_op op, int n_in, ax_tensor *const *in, int n_out, ax_tensor *const *out)
 {
   const ax_device d = out[0]->device;
   char here[16], there[16];
@@ -202,7 +201,7 @@ ax_status ax_capture_kernel(const char *name, int n_in, ax_tensor *const *in, in
     return ax_fail(AX_EINVAL,
                    "%s: computes on %s while a step is captured for %s: a replay would not do it again; keep "
                    "it out of the step",
-                   name[0] == '_' ? name + 1 : name, ax_device_text(d, here, sizeof here),
+                   ax_op_shown(op), ax_device_text(d, here, sizeof here),
                    ax_device_text(ax_recording->device, there, sizeof there));
   for (int k = 0; k < n_in; k++)
     if (in[k]) ax_capture_hold(in[k]->storage);

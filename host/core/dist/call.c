@@ -57,11 +57,11 @@ const char *ax_collective_text(const ax_collective *c, char *buf, size_t size)
   else if (c->op == AX_ALL_TO_ALL)
     snprintf(buf, size, "all_to_all(%s%s)%s",
              (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?",
-             c->kind == AX_CUDA ? ", on the GPU" : "", in);
+             c->kind != AX_CPU ? ", on the GPU" : "", in);
   else
     snprintf(buf, size, "%s(%s, %lld element%s%s%s%s)%s", ax_collective_name(c->op),
              (unsigned)c->dtype < AX_DTYPE_COUNT ? ax_dtype_name(c->dtype) : "?", (long long)c->count,
-             c->count == 1 ? "" : "s", extra, model, c->kind == AX_CUDA ? ", on the GPU" : "", in);
+             c->count == 1 ? "" : "s", extra, model, c->kind != AX_CPU ? ", on the GPU" : "", in);
   return buf;
 }
 

@@ -337,7 +337,7 @@ ax_status ax_dist_broadcast_all(ax_group *g, int n, ax_tensor *const *list, int 
   bool together = n > 1;
 
   for (int k = 0; k < n; k++)
-    together = together && list[k]->device.kind == AX_CUDA &&
+    together = together && list[k]->device.kind != AX_CPU &&
                ax_same_device(list[k]->device, list[0]->device) && ax_tensor_is_contiguous(list[k]);
   if (!together) {
     for (int k = 0; k < n && st == AX_OK; k++) st = ax_dist_broadcast(g, list[k], root);
@@ -355,7 +355,7 @@ ax_status ax_dist_broadcast_all(ax_group *g, int n, ax_tensor *const *list, int 
     AX_TRY(check(g, &all[k]));
     as_one.count += list[k]->numel * (int64_t)ax_itemsize(list[k]);
   }
-  as_one.kind = AX_CUDA;
+  as_one.kind = list[0]->device.kind;
   as_one.index = list[0]->device.index;
   memcpy(as_one.group, g->name, sizeof as_one.group);
   AX_TRY(ax_device_issue(g, &as_one, all, n, &work));

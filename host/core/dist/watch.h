@@ -14,7 +14,7 @@ void ax_launch_leave(void);
 
 static inline void ax_launch_begin(ax_device d, const char *what)
 {
-  if (__builtin_expect(atomic_load_explicit(&ax_watched, memory_order_relaxed), 0) && d.kind == AX_CUDA)
+  if (__builtin_expect(atomic_load_explicit(&ax_watched, memory_order_relaxed), 0) && d.kind != AX_CPU)
     ax_launch_enter(what);
 }
 static inline void ax_launch_end(void)

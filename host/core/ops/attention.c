@@ -121,6 +121,21 @@ ax_status ax_infer_attention_backward(ax_infer *q)
   return ax_fail(AX_EINVAL, "%s: is part of a gradient", q->name);
 }
 
+int64_t ax_flops_attention(const ax_args *args, ax_tensor *const *out)
+{
+  const ax_tensor *const query = args->in[0], *const key = args->in[1];
+  (void)out;
+  return key->ndim >= 2 ? 4 * query->numel * key->shape[key->ndim - 2] : 0; /* q k', and by v */
+}
+
+/* q k' again, and two products for each of those two. */
+int64_t ax_flops_attention_backward(const ax_args *args, ax_tensor *const *out)
+{
+  const ax_tensor *const g = args->in[0], *const key = args->n_in > 2 ? args->in[2] : NULL;
+  (void)out;
+  return key && key->ndim >= 2 ? 10 * g->numel * key->shape[key->ndim - 2] : 0;
+}
+
 /* ---- scaled_dot_product_attention */
 
 /* Everything that the plain and the fused way have in common. */

@@ -188,26 +188,16 @@ static ax_dtype widest(const ax_args *args)
 }
 
 /* Rows that find the widest type themselves: promotion is that. */
-static bool promotes(ax_op op)
-{
-  return ax_ops[op].form == AX_FORM_POINTWISE || op == AX_OP_CAT || op == AX_OP_STACK;
-}
+static bool promotes(ax_op op) { return ax_ops[op].form == AX_FORM_POINTWISE || ax_has(op, PROMOTES); }
 
-/* Rows that take half inputs as they are and give float32: the cast happens inside their
- * kernels. */
-static bool widens(ax_op op)
-{
-  const ax_infer_fn rule = ax_op_impls[op].infer;
-  return rule == ax_infer_floats || rule == ax_infer_promote || rule == ax_infer_limits ||
-         rule == ax_infer_square || op == AX_OP_SUM || op == AX_OP_MEAN || op == AX_OP_CROSS_ENTROPY_ROWS;
-}
-
-/* Inputs that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes a bias in
- * the type of the result alone; there the working copy, which the optimizer writes, saves a cast in
+/* A bias that the kernel takes in float32 beside others in a half type.  (cuBLASLt takes one in the
+ * type of the result alone; there the working copy, which the optimizer writes, saves a cast in
  * each call.) */
 static bool stays(ax_op op, int k, const ax_tensor *t)
 {
-  return (op == AX_OP_LINEAR || op == AX_OP_LINEAR_GELU) && k == 2 && t->device.kind == AX_CPU;
+  const ax_backend *backend;
+  return k == 2 && ax_has(op, FLOAT_BIAS) && ax_backend_of(t->device, &backend) == AX_OK &&
+         backend->float_bias;
 }
 
 ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
@@ -221,10 +211,10 @@ ax_status ax_run_cast(ax_op op, const ax_args *args, ax_tensor **out)
 
   memset(out, 0, AX_MAX_OUT * sizeof *out);
   if (args->n_in > AX_MAX_INPUTS) return ax_run_plain(op, args, out);
-  const ax_dtype to = policy == AX_CAST_LOWER   ? ax_autocast_now.dtype
-                      : policy == AX_CAST_FLOAT ? AX_F32
-                                                : widest(args);
-  const bool inside = policy == AX_CAST_FLOAT && widens(op);
+  const bool inside = policy == AX_CAST_INSIDE;
+  const ax_dtype to = policy == AX_CAST_LOWER    ? ax_autocast_now.dtype
+                      : policy == AX_CAST_WIDEST ? widest(args)
+                                                 : AX_F32;
 
   for (int k = 0; k < args->n_in; k++) {
     ax_tensor *t = in[k] = args->in[k];

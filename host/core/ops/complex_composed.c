@@ -6,6 +6,7 @@
 
 #define X INPUT(0)
 
+/* Rows of two tensors that are linear in each: four real products. */
 ax_status ax_complex_bilinear(ax_infer *q)
 {
   ax_tensor *p[2][2] = { 0 }, *product[2][2] = { 0 }, *parts[2] = { 0 }, *results[AX_MAX_OUT];
@@ -61,6 +62,7 @@ out:
   return st;
 }
 
+/* x w^T + bias; the row's rule checks types and shapes. */
 ax_status ax_complex_linear_rows(ax_infer *q)
 {
   ax_infer checked = *q;
@@ -95,6 +97,7 @@ out:
   return st;
 }
 
+/* beta input + alpha a b */
 ax_status ax_complex_add_product(ax_infer *q)
 {
   const double beta = q->a.addmm.beta, alpha = q->a.addmm.alpha;
@@ -119,6 +122,7 @@ out:
   return st;
 }
 
+/* A convolution of the parts, and the bias, one number for each channel. */
 ax_status ax_complex_convolve(ax_infer *q)
 {
   ax_tensor *const bias = q->args->n_in > 2 ? INPUT(2) : NULL, *tall = NULL, *sums = NULL;
@@ -147,6 +151,7 @@ out:
   return st;
 }
 
+/* Logic, counts and positions: of whether numbers are not 0. */
 ax_status ax_complex_of_truth(ax_infer *q)
 {
   ax_tensor *in[AX_MAX_INPUTS], *own[AX_MAX_INPUTS] = { 0 };
@@ -166,6 +171,7 @@ out:
   return st;
 }
 
+/* Variances of the parts are added; a deviation is the length of both. */
 ax_status ax_complex_spread_of_parts(ax_infer *q)
 {
   ax_tensor *row = NULL, *pairs = NULL, *results[AX_MAX_OUT] = { 0 };
@@ -218,6 +224,7 @@ out:
   return st;
 }
 
+/* m + log(sum(exp(x - m))) */
 ax_status ax_complex_log_of_sums(ax_infer *q)
 {
   ax_tensor *most = NULL, *off = NULL, *powers = NULL, *sum = NULL, *log = NULL, *results[AX_MAX_OUT] = { 0 };
@@ -239,6 +246,7 @@ out:
   return st;
 }
 
+/* log(exp(a) + exp(b)) = a + log1p(exp(b - a)), where a has the larger real part. */
 ax_status ax_complex_log_of_two(ax_infer *q)
 {
   ax_tensor *re[2] = { 0 }, *first = NULL, *pair[2] = { 0 }, *off = NULL, *power = NULL, *rest = NULL,
@@ -278,6 +286,7 @@ ax_status ax_complex_times_sigmoid(ax_infer *q)
   return st;
 }
 
+/* The mean, the sum or each of |input - target|. */
 ax_status ax_complex_distance(ax_infer *q)
 {
   const int64_t reduction = q->a.l1_loss.reduction; /* mean, sum, none */
@@ -293,6 +302,7 @@ out:
   return st;
 }
 
+/* isnan and isinf where one part is, isfinite where both are. */
 ax_status ax_complex_of_parts(ax_infer *q)
 {
   ax_tensor *pairs = NULL, *found = NULL;
@@ -306,6 +316,7 @@ out:
   return st;
 }
 
+/* The row of |x|. */
 ax_status ax_complex_of_size(ax_infer *q)
 {
   ax_tensor *size = NULL, *results[AX_MAX_OUT] = { 0 };
@@ -318,6 +329,7 @@ out:
   return st;
 }
 
+/* One draw for each number, not for each part. */
 ax_status ax_complex_drop(ax_infer *q)
 {
   ax_tensor *ones = NULL, *factors = NULL, *results[AX_MAX_OUT] = { 0 };

@@ -12,7 +12,7 @@
 static const char *shown(const ax_infer *q)
 {
   if (q->op == AX_OP_CONVOLUTION) return INPUT(0)->ndim == 5 ? "conv3d" : "conv2d";
-  return q->name + (q->name[0] == '_');
+  return ax_op_shown(q->op);
 }
 
 /* The dims that windows slide along; number k of stride, padding and dilation belongs to dim k - 3
@@ -146,6 +146,27 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
   q->channels_last = 1 | 2;
   out_like(q, 0, q->a.wide ? AX_F32 : (ax_dtype)x->dtype, x->ndim, shape);
   return AX_OK;
+}
+
+/* ---- counted multiplications and additions */
+
+/* Each element of `images` is a sum over what one channel of the weight has. */
+static int64_t taps(const ax_tensor *images, const ax_tensor *weight)
+{
+  return weight->numel ? 2 * images->numel * (weight->numel / weight->shape[0]) : 0;
+}
+
+int64_t ax_flops_convolution(const ax_args *args, ax_tensor *const *out) { return taps(out[0], args->in[1]); }
+
+int64_t ax_flops_convolution_input(const ax_args *args, ax_tensor *const *out)
+{
+  (void)out;
+  return taps(args->in[0], args->in[1]);
+}
+
+int64_t ax_flops_convolution_weight(const ax_args *args, ax_tensor *const *out)
+{
+  return taps(args->in[1], out[0]);
 }
 
 /* ---- the user's rows: dims added and taken away, then _convolution */

@@ -24,6 +24,7 @@
 #include "profile.h"
 #include "core/ops/rules.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* IS(NONE_, gradient) is 1 where the table has NONE, and 0 elsewhere: a macro that exists expands
@@ -32,41 +33,41 @@
 #define PICK(...) SECOND(__VA_ARGS__, 0, 0)
 #define IS(prefix, word) PICK(prefix##word)
 #define NONE_NONE ~, 1
-#define INPLACE_promote ~, 1
-#define INPLACE_floats ~, 1
-#define INPLACE_limits ~, 1
-#define INPLACE_square ~, 1
-#define INPLACE_clamp ~, 1
-#define INPLACE_masked_fill ~, 1
-#define INPLACE_triangle ~, 1
-#define INPLACE_scatter ~, 1
-#define INPLACE_scatter_add ~, 1
-#define INPLACE_index_add ~, 1
-#define INPLACE_index_copy ~, 1
-#define INPLACE_index_fill ~, 1
-#define INPLACE_nan_to_num ~, 1
-#define INPLACE_addc ~, 1
-#define INPLACE_bits ~, 1
-#define INPLACE_magnitude ~, 1
-#define INPLACE_hardtanh ~, 1
-#define INPLACE_softshrink ~, 1
 const ax_op_row ax_ops[AX_OP_COUNT] = {
-#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, traits, summary, ...) \
   [AX_OP_##ID] = { \
-    #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), IS(INPLACE_, rule) \
+    #name, sig, summary, AX_FORM_##form, AX_CAST_##autocast, !IS(NONE_, gradient), ((traits)&INPLACE) != 0 \
   },
 #include "core/ops/ops.def"
 #undef OP
 };
 
 #define ax_grad_NONE NULL
+#define JOIN(fn) .join = ax_join_##fn,
+#define COMPOSED(fn) .composed = ax_complex_##fn,
+#define FLOPS(fn) .flops = ax_flops_##fn,
+#define CALL(fn) /* the binding's (bind/other_calls.c) */
 const ax_op_impl ax_op_impls[AX_OP_COUNT] = {
-#define OP(ID, name, sig, form, rule, gradient, saves, autocast, summary) \
-  [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves },
+#define OP(ID, name, sig, form, rule, gradient, saves, autocast, traits, summary, ...) \
+  [AX_OP_##ID] = { ax_infer_##rule, ax_grad_##gradient, saves, traits, __VA_ARGS__ },
 #include "core/ops/ops.def"
 #undef OP
 };
 #undef ax_grad_NONE
+#undef JOIN
+#undef COMPOSED
+#undef FLOPS
+#undef CALL
+
+const char *ax_op_shown(ax_op op)
+{
+  static _Thread_local char text[40];
+  const char *const name = ax_ops[op].name;
+
+  if (strncmp(name, "_linalg_", 8) != 0) return name + (name[0] == '_');
+  snprintf(text, sizeof text, "linalg.%s", name + 8);
+  return text;
+}
 
 /* ---- kernels */
 
@@ -103,7 +104,7 @@ ax_status ax_kernel_call(ax_op op, const ax_attrs *a, int n_in, ax_tensor *const
   if (!kernel)
     return ax_fail(AX_ENOIMPL, "%s: the %s backend has no kernel for it", ax_ops[op].name, backend->name);
   if (__builtin_expect(ax_recording != NULL, 0)) {
-    const ax_status noted = ax_capture_kernel(ax_ops[op].name, n_in, in, n_out, out);
+    const ax_status noted = ax_capture_kernel(op, n_in, in, n_out, out);
     if (noted != AX_OK) return noted;
   }
   const ax_status ready = have_ready(n_in, in, n_out, out);
@@ -130,9 +131,7 @@ ax_status ax_dispatch_widened(const ax_infer *q, ax_device device, uint32_t *typ
 {
   const ax_backend *backend;
   *types = 0;
-  if (ax_ops[q->op].form != AX_FORM_POINTWISE || q->compute != AX_F32 || q->op == AX_OP_WHERE ||
-      q->op == AX_OP_MASKED_FILL)
-    return AX_OK;
+  if (ax_ops[q->op].form != AX_FORM_POINTWISE || q->compute != AX_F32 || q->moves) return AX_OK;
   const ax_status st = ax_backend_of(device, &backend);
   if (st == AX_OK) *types = backend->widens;
   return st;
@@ -172,19 +171,19 @@ static ax_status prepare_inputs(const ax_infer *q, ax_device device, ax_tensor *
  * (where) or compared, they are of the type itself. */
 static ax_dtype number_dtype(const ax_infer *q)
 {
-  return ax_is_half(q->compute) && q->out[0].dtype == q->compute && q->op != AX_OP_WHERE ? AX_F32
-                                                                                         : q->compute;
+  return ax_is_half(q->compute) && q->out[0].dtype == q->compute && !q->moves ? AX_F32 : q->compute;
 }
 
 /* Inputs with half numbers in place of float32 ones that a waiting cast would give: *narrow to
  * release, changed in `in`. */
 static ax_status take_narrow(ax_op op, const ax_args *args, ax_tensor **in, ax_tensor **narrow)
 {
-  const int k = ax_narrow_input(op);
+  const int k = ax_has(op, WAITS0) ? 0 : 1;
   ax_status st;
 
   *narrow = NULL;
-  if (k < 0 || k >= args->n_in || !args->in[k] || !ax_is_later(args->in[k])) return AX_OK;
+  if (!ax_has(op, NARROW)) return AX_OK;
+  if (k >= args->n_in || !args->in[k] || !ax_is_later(args->in[k])) return AX_OK;
   if ((st = ax_later_source(args->in[k], narrow)) != AX_OK || !*narrow) return st;
   for (int i = 0; i < args->n_in; i++) in[i] = args->in[i];
   in[k] = *narrow;
@@ -223,12 +222,10 @@ out:
 /* A replay runs no code of the host. */
 static ax_status refuse_recording(const ax_infer *q)
 {
-  const bool linalg = strncmp(q->name, "_linalg_", 8) == 0;
-  const char *const name = linalg ? q->name + 8 : q->name[0] == '_' ? q->name + 1 : q->name;
   return ax_fail(AX_EINVAL,
-                 "%s%s: the CPU computes it while a step is captured, which a replay could not repeat: call "
-                 "it outside the step",
-                 linalg ? "linalg." : "", name);
+                 "%s: the CPU computes it while a step is captured, which a replay could not repeat: call it "
+                 "outside the step",
+                 ax_op_shown(q->op));
 }
 
 /* A kernel that only the CPU has: inputs are copied there where they are elsewhere, and the results
@@ -341,8 +338,6 @@ ax_status ax_dispatch_check_gradient(const ax_infer *q)
   return ax_fail(AX_EGRAD, "%s: has no gradient; call it inside tensor.no_grad, or on x:detach()", q->name);
 }
 
-bool ax_dispatch_is_random(ax_op op) { return op >= AX_OP_UNIFORM && op <= AX_OP_RANDPERM; }
-
 /* The layout of a result.  A pointwise one keeps the order of dims of the first input that has its
  * shape and fills its memory, so that a network whose convolutions work with channels innermost
  * stays so throughout; others are contiguous unless their rule sets strides. */
@@ -351,7 +346,7 @@ static void choose_strides(const ax_infer *q, ax_tensor **out)
   for (int k = 0; k < q->n_out; k++)
     if (q->channels_last >> (8 + k) & 1)
       ax_strides_channels_last(out[k]->ndim, out[k]->shape, out[k]->strides);
-  if (out[0]->ndim < 2 || (ax_ops[q->op].form != AX_FORM_POINTWISE && q->op != AX_OP_CAST)) return;
+  if (out[0]->ndim < 2 || (ax_ops[q->op].form != AX_FORM_POINTWISE && !ax_has(q->op, CASTS))) return;
   for (int k = 0; k < q->args->n_in; k++) {
     const ax_tensor *t = q->args->in[k];
     if (!t || !ax_same_shape(t, out[0]->ndim, out[0]->shape)) continue;
@@ -397,12 +392,11 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
   AX_TRY(ax_dispatch_check_inputs(op, args));
   const ax_special special = ax_dispatch_special(args);
   if (special == AX_ANY_COMPLEX) {
-    const ax_complex_way way = ax_complex_way_of(op);
-    if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
-    if (way == AX_COMPLEX_OTHERS) return ax_complex_run(&q);
+    if (impl->composed) return impl->composed(&q);
+    if (!ax_has(op, COMPLEX | CONJUGATES)) return ax_complex_refused(op, args);
   } else if (special == AX_ANY_FLOAT8) {
     AX_TRY(ax_float8_check(op, args, NULL));
-    if (ax_float8_computes(op)) return ax_float8_run(&q);
+    if (ax_has(op, FLOAT8_WIDE)) return ax_float8_run(&q);
   }
   switch (ax_ops[op].form) {
   case AX_FORM_COMPOSITE: return impl->infer(&q);

@@ -14,7 +14,6 @@ typedef enum { AX_NOT_SPECIAL, AX_ANY_COMPLEX, AX_ANY_FLOAT8 } ax_special;
 ax_special ax_dispatch_special(const ax_args *args);
 /* Refuses a floating result without a gradient rule when an input needs a gradient. */
 ax_status ax_dispatch_check_gradient(const ax_infer *q);
-bool ax_dispatch_is_random(ax_op op);
 /* *types: bits of the half types from which the device's kernel for q computes a float32 result. */
 ax_status ax_dispatch_widened(const ax_infer *q, ax_device device, uint32_t *types);
 /* Runs the kernel on the device of `out`, or on the CPU where the device has none. */

@@ -3,33 +3,24 @@
  *
  * Gradients are built of rows, so that they can be differentiated again.  The formulas are written
  * for one matrix; products and solutions run over the batch.  Rows whose results are differentiable
- * as complex functions (AX_COMPLEX_TURN) have formulas with plain transposition; in the others ^H,
+ * as complex functions (CONJUGATES) have formulas with plain transposition; in the others ^H,
  * mh(), is that and conjugation. */
 #include "core/ops/matrices.h"
 
-#include <stdio.h>
-
 #define X INPUT(0)
-
-/* "linalg.cholesky": what scripts call the row. */
-static const char *shown(const ax_infer *q)
-{
-  static _Thread_local char text[40];
-  snprintf(text, sizeof text, "linalg.%s", q->name + strlen("_linalg_"));
-  return text;
-}
 
 static ax_status need_matrix(const ax_infer *q, const ax_tensor *t, const char *what)
 {
   if (t->dtype != AX_F32 && t->dtype != AX_F64 && !ax_is_complex((ax_dtype)t->dtype))
-    return ax_fail(AX_EDTYPE, "%s: %s must be float32, float64 or complex, got %s %s", shown(q), what,
-                   TYPE(t), TEXT(t));
+    return ax_fail(AX_EDTYPE, "%s: %s must be float32, float64 or complex, got %s %s", ax_op_shown(q->op),
+                   what, TYPE(t), TEXT(t));
   if (t->ndim < 2)
-    return ax_fail(AX_ESHAPE, "%s: %s must have at least two dims, got %s", shown(q), what, TEXT(t));
+    return ax_fail(AX_ESHAPE, "%s: %s must have at least two dims, got %s", ax_op_shown(q->op), what,
+                   TEXT(t));
   for (int d = t->ndim - 2; d < t->ndim; d++)
     if (t->shape[d] > INT32_MAX)
-      return ax_fail(AX_ESHAPE, "%s: %s is %s; LAPACK takes at most %d rows and columns", shown(q), what,
-                     TEXT(t), INT32_MAX);
+      return ax_fail(AX_ESHAPE, "%s: %s is %s; LAPACK takes at most %d rows and columns", ax_op_shown(q->op),
+                     what, TEXT(t), INT32_MAX);
   return AX_OK;
 }
 
@@ -37,7 +28,7 @@ static ax_status need_square(const ax_infer *q, const ax_tensor *t, const char *
 {
   const ax_status st = need_matrix(q, t, what);
   if (st != AX_OK || ROWS(t) == COLS(t)) return st;
-  return ax_fail(AX_ESHAPE, "%s: %s must be square matrices, got %s", shown(q), what, TEXT(t));
+  return ax_fail(AX_ESHAPE, "%s: %s must be square matrices, got %s", ax_op_shown(q->op), what, TEXT(t));
 }
 
 /* b of a's type and batch, with as many rows as a has columns (solutions) or rows. */
@@ -46,11 +37,11 @@ static ax_status need_side(const ax_infer *q, const ax_tensor *a, const ax_tenso
   const ax_status st = need_matrix(q, b, "b");
   if (st != AX_OK) return st;
   if (a->dtype != b->dtype)
-    return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", shown(q), TYPE(a), TEXT(a),
-                   TYPE(b), TEXT(b));
+    return ax_fail(AX_EDTYPE, "%s: element types differ: %s %s and %s %s", ax_op_shown(q->op), TYPE(a),
+                   TEXT(a), TYPE(b), TEXT(b));
   if (a->ndim != b->ndim || memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)(a->ndim - 1)) != 0)
-    return ax_fail(AX_ESHAPE, "%s: the batch and the rows of both must agree, got %s and %s", shown(q),
-                   TEXT(a), TEXT(b));
+    return ax_fail(AX_ESHAPE, "%s: the batch and the rows of both must agree, got %s and %s",
+                   ax_op_shown(q->op), TEXT(a), TEXT(b));
   return AX_OK;
 }
 
@@ -95,7 +86,8 @@ ax_status ax_infer_linalg_permutation(ax_infer *q)
   const ax_status st = need_dtype(q, X, AX_I32, "pivots");
   if (st != AX_OK) return st;
   if (X->ndim < 1 || X->ndim == AX_MAX_DIMS || rows < X->shape[X->ndim - 1] || rows > INT32_MAX)
-    return ax_fail(AX_ESHAPE, "%s: pivots %s do not fit %lld rows", shown(q), TEXT(X), (long long)rows);
+    return ax_fail(AX_ESHAPE, "%s: pivots %s do not fit %lld rows", ax_op_shown(q->op), TEXT(X),
+                   (long long)rows);
   memcpy(shape, X->shape, sizeof shape);
   shape[X->ndim - 1] = shape[X->ndim] = rows;
   q->contiguous = ~0u;
@@ -124,7 +116,7 @@ ax_status ax_infer_linalg_lu_solve(ax_infer *q)
   AX_TRY(need_dtype(q, pivots, AX_I32, "pivots"));
   if (!ax_same_shape(pivots, X->ndim - 1, X->shape))
     return ax_fail(AX_ESHAPE, "%s: pivots must have the shape of LU without its last dim, got %s and %s",
-                   shown(q), TEXT(pivots), TEXT(X));
+                   ax_op_shown(q->op), TEXT(pivots), TEXT(X));
   out_each(q, 0, FLOATS, ROWS(X), COLS(INPUT(2)));
 out:
   return st;
@@ -250,8 +242,8 @@ ax_status ax_infer_linalg_pinv(ax_infer *q)
   const ax_status st = need_matrix(q, X, "x");
   if (st != AX_OK) return st;
   if (p->dtype != X->dtype || p->ndim != X->ndim || ROWS(p) != COLS(X) || COLS(p) != ROWS(X))
-    return ax_fail(AX_ESHAPE, "%s: the inverse of %s %s cannot be %s %s", shown(q), TYPE(X), TEXT(X), TYPE(p),
-                   TEXT(p));
+    return ax_fail(AX_ESHAPE, "%s: the inverse of %s %s cannot be %s %s", ax_op_shown(q->op), TYPE(X),
+                   TEXT(X), TYPE(p), TEXT(p));
   return ax_run1(AX_OP_CLONE, INPUT(1), &q->result[0]);
 }
 

@@ -5,34 +5,6 @@
 
 #include "core/ops/rule.h"
 
-/* MOVE: the row's own rule and kernel, which look at the size of an element alone.  COMPUTE: in
- * float32; a result that is no truth value is rounded. */
-enum { REFUSE, MOVE, COMPUTE };
-
-/* alike: the inputs, as bits, that have one type. */
-static const struct {
-  uint8_t way;
-  uint32_t alike;
-} ways[AX_OP_COUNT] = {
-#define MOVES(op) [AX_OP_##op] = { MOVE, 0 }
-#define MOVES_ALIKE(op, inputs) [AX_OP_##op] = { MOVE, inputs }
-#define COMPUTES(op) [AX_OP_##op] = { COMPUTE, ~0u }
-  /* clang-format off */
-  MOVES(VIEW), MOVES(PERMUTE), MOVES(TRANSPOSE), MOVES(EXPAND), MOVES(SQUEEZE), MOVES(UNSQUEEZE),
-  MOVES(SELECT), MOVES(NARROW), MOVES(SLICE), MOVES(DIAGONAL), MOVES(UNFOLD), MOVES(SLICE_BACKWARD),
-  MOVES(DIAGONAL_BACKWARD), MOVES(RESHAPE), MOVES(FLATTEN), MOVES(CONTIGUOUS), MOVES(T), MOVES(UNFLATTEN),
-  MOVES(MOVEDIM), MOVES(EXPAND_AS), MOVES(VIEW_AS), MOVES(RESHAPE_AS), MOVES(DIAG), MOVES(DIAG_EMBED),
-  MOVES(SPLIT), MOVES(CHUNK), MOVES(UNBIND), MOVES(MESHGRID), MOVES(FLIP), MOVES(ROLL), MOVES(TILE),
-  MOVES(REPEAT_INTERLEAVE), MOVES(PAD), MOVES(PAD_CONSTANT), MOVES(PAD_MODE), MOVES(CLONE), MOVES(CAST),
-  MOVES(TO_DEVICE), MOVES(COPY), MOVES(INDEX_SELECT), MOVES(MASKED_SELECT), MOVES(GATHER),
-  MOVES(TAKE_ALONG_DIM), MOVES(EMBEDDING), MOVES(MASKED_FILL),
-  MOVES_ALIKE(CAT, ~0u), MOVES_ALIKE(STACK, ~0u), MOVES_ALIKE(WHERE, 6),
-  MOVES(FLOAT8_PRODUCT),
-  COMPUTES(EQ), COMPUTES(NE), COMPUTES(ISNAN), COMPUTES(ISINF), COMPUTES(ISFINITE), COMPUTES(ANY),
-  COMPUTES(ALL), COMPUTES(ABS), COMPUTES(MUL),
-  /* clang-format on */
-};
-
 static const ax_tensor *first_of(const ax_args *args)
 {
   for (int k = 0; k < args->n_in; k++)
@@ -42,19 +14,19 @@ static const ax_tensor *first_of(const ax_args *args)
 
 static ax_status refuse_row(ax_op op, ax_dtype d)
 {
-  const char *name = ax_ops[op].name;
   return ax_fail(AX_EDTYPE, "%s: not defined for %s, which is for storage; convert it first (x:float())",
-                 name[0] == '_' ? name + 1 : name, ax_dtype_name(d));
+                 ax_op_shown(op), ax_dtype_name(d));
 }
 
 /* There is no common type with another one; a tensor of no dims follows one with dims. */
-static ax_status check_alike(ax_op op, const ax_args *args, const ax_tensor *one)
+ax_status ax_float8_alike(const ax_infer *q, int from)
 {
-  for (int k = 0; k < args->n_in; k++) {
-    const ax_tensor *t = args->in[k];
-    if (!t || !(ways[op].alike >> (k < 31 ? k : 31) & 1) || t->dtype == one->dtype) continue;
-    if (t->ndim == 0 && one->ndim > 0) continue;
-    return ax_fail(AX_EDTYPE, "%s: %s and %s have no common type; convert one of them first", ax_ops[op].name,
+  const ax_tensor *const one = first_of(q->args);
+
+  for (int k = from; one && k < q->args->n_in; k++) {
+    const ax_tensor *t = INPUT(k);
+    if (!t || t->dtype == one->dtype || (t->ndim == 0 && one->ndim > 0)) continue;
+    return ax_fail(AX_EDTYPE, "%s: %s and %s have no common type; convert one of them first", q->name,
                    TYPE(one), TYPE(t));
   }
   return AX_OK;
@@ -64,13 +36,9 @@ ax_status ax_float8_check(ax_op op, const ax_args *args, const ax_tensor *into)
 {
   const ax_tensor *one = first_of(args);
 
-  if (!one && ways[op].way != MOVE) return refuse_row(op, (ax_dtype)into->dtype);
-  if (!one) return AX_OK;
-  if (ways[op].way == REFUSE) return refuse_row(op, (ax_dtype)one->dtype);
-  return check_alike(op, args, one);
+  if (one) return ax_has(op, FLOAT8 | FLOAT8_WIDE) ? AX_OK : refuse_row(op, (ax_dtype)one->dtype);
+  return !into || ax_has(op, FLOAT8) ? AX_OK : refuse_row(op, (ax_dtype)into->dtype);
 }
-
-bool ax_float8_computes(ax_op op) { return ways[op].way == COMPUTE; }
 
 /* The operands in float32, numbers and tensors of no dims rounded to the type before. */
 ax_status ax_float8_run(ax_infer *q)
@@ -79,8 +47,9 @@ ax_status ax_float8_run(ax_infer *q)
   ax_tensor *in[AX_MAX_INPUTS] = { 0 }, *results[AX_MAX_OUT] = { 0 };
   ax_args args = *q->args;
   uint8_t rounded;
-  ax_status st = AX_OK;
+  ax_status st = ax_float8_alike(q, 0);
 
+  if (st != AX_OK) return st;
   args.in = in;
   for (int k = 0; k < args.n_in; k++) {
     ax_tensor *const t = INPUT(k), *narrow;

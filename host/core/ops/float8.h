@@ -4,11 +4,12 @@
 
 #include "core/ops/infer.h"
 
-/* EDTYPE naming the row, where it takes no float8 or operands of different types.  into: what it
- * writes into where no operand is float8; else it may be NULL. */
+/* EDTYPE naming the row, where it takes no float8.  into: what it writes into where no operand is
+ * float8; else it may be NULL. */
 ax_status ax_float8_check(ax_op op, const ax_args *args, const ax_tensor *into);
-/* Whether the row computes with float8: ax_float8_run does its work, out of other rows. */
-bool ax_float8_computes(ax_op op);
+/* EDTYPE where one operand is float8, and another from input `from` on has another type. */
+ax_status ax_float8_alike(const ax_infer *q, int from);
+/* The work of a row that computes with float8 (FLOAT8_WIDE), out of other rows. */
 ax_status ax_float8_run(ax_infer *q);
 
 #endif

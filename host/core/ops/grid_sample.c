@@ -30,13 +30,14 @@ ax_status ax_infer_grid_sample(ax_infer *q)
 {
   const ax_tensor *x = INPUT(0), *grid = INPUT(1);
   int64_t shape[AX_MAX_DIMS];
-  const ax_status st = check(q, x, grid);
-  if (st != AX_OK) return st;
+  const ax_backend *backend;
+  ax_status st = check(q, x, grid);
+  if (st != AX_OK || (st = ax_backend_of(x->device, &backend)) != AX_OK) return st;
   shape[0] = x->shape[0];
   shape[1] = x->shape[1];
   for (int d = 2; d < x->ndim; d++) shape[d] = grid->shape[d - 1];
   q->contiguous = 2;
-  if (x->device.kind != AX_CUDA && ax_grid_sample_by_planes(x, q->a.grid_sample.mode) &&
+  if (backend->by_planes && ax_grid_sample_by_planes(x, q->a.grid_sample.mode) &&
       (ax_tensor_is_contiguous(x) || !ax_strides_are_channels_last(x->ndim, x->shape, x->strides)))
     q->contiguous = 3;
   else q->channels_last = 1 | 1 << 8;

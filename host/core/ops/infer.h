@@ -20,6 +20,10 @@ typedef struct ax_infer {
   uint32_t axes;   /* REDUCE: bit d set: dim d is reduced */
   /* of what the row saves (O0 and the like), what the gradient of this call does not need */
   uint32_t unsaved;
+  /* POINTWISE: elements and numbers are moved as they are, in the compute type: none is widened */
+  bool moves;
+  /* rows that only fill a tensor that the caller made (ax_run_into): it, else NULL */
+  const ax_tensor *into;
   /* views, host and composite ops: the results themselves (new references) */
   ax_tensor **result;
   /* not cleared beforehand: a copy of the call's attributes that the rule may complete, which the
@@ -30,12 +34,37 @@ typedef struct ax_infer {
 
 typedef ax_status (*ax_infer_fn)(ax_infer *q);
 
+/* Bits of a row's `traits`; ops.def explains them. */
+enum {
+  INPLACE = 1 << 0,
+  PROMOTES = 1 << 1,
+  FLOAT_BIAS = 1 << 2,
+  PASSES_ON = 1 << 3,
+  TAKES_HALF = 1 << 4,
+  CASTS = 1 << 5,
+  CONVERTS = 1 << 6,
+  WAITS0 = 1 << 7,
+  WAITS1 = 1 << 8,
+  NARROW = 1 << 9,
+  MOVES = 1 << 10,
+  COMPLEX = 1 << 11,
+  CONJUGATES = 1 << 12,
+  FLOAT8 = 1 << 13,
+  FLOAT8_WIDE = 1 << 14,
+};
+
 typedef struct ax_op_impl {
   ax_infer_fn infer;
   ax_rule gradient;
-  uint32_t saves;
+  uint32_t saves, traits;
+  /* functions that few rows have; NULL elsewhere */
+  ax_status (*join)(const ax_infer *q, ax_tensor **out, bool *done);
+  ax_infer_fn composed;
+  int64_t (*flops)(const ax_args *args, ax_tensor *const *out);
 } ax_op_impl;
 extern const ax_op_impl ax_op_impls[AX_OP_COUNT];
+
+static inline bool ax_has(ax_op op, uint32_t trait) { return (ax_op_impls[op].traits & trait) != 0; }
 
 /* ---- later.c */
 /* Whether the cast of x, of a half type, into the fresh float32 y may wait; it does then. */
@@ -57,10 +86,8 @@ ax_status ax_later_source(const ax_tensor *t, ax_tensor **out);
 ax_status ax_later_rounded(const ax_tensor *t, ax_dtype dtype, ax_tensor **out);
 
 /* ---- join.c */
-/* The input that the row's kernel reads in float32 or in a half type alike; -1: none. */
-int ax_narrow_input(ax_op op);
 /* Whether the row takes over, or reads in another form, what input k waits for. */
-bool ax_joins(ax_op op, int k);
+static inline bool ax_joins(ax_op op, int k) { return k < 2 && ax_has(op, (uint32_t)WAITS0 << k); }
 /* Lets the call wait, or runs it together with what its inputs wait for; *done: it did either. */
 ax_status ax_join(const ax_infer *q, ax_tensor **out, bool *done);
 
@@ -85,9 +112,8 @@ void ax_sum_in_float(ax_infer *q, ax_dtype d);
 /* ---- ops/positions.c */
 /* The largest (AX_OP_MAX) or smallest (AX_OP_MIN) element, for sizes that depend on values. */
 ax_status ax_value_of(ax_op op, ax_tensor *x, double *v);
-/* Positions where the bool tensor `mask` is true (op: AX_OP_MASK_INDICES for flat ones,
- * AX_OP_NONZERO_INTO for rows of `ndim`); the caller's. */
-ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out);
+/* Where the bool tensor `mask` is true: flat positions, or rows of coordinates; the caller's. */
+ax_status ax_true_positions(ax_tensor *mask, bool coordinates, ax_tensor **out);
 
 /* ---- ops/generator.c */
 /* Takes the next draw of `gen` (NULL: the default one) into a->rng; per_rank: a stream of this

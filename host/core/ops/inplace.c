@@ -31,7 +31,7 @@ static bool overlaps(const ax_tensor *dst, const ax_tensor *t)
 
 static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool recording)
 {
-  const char *const name = q->name + (q->name[0] == '_'); /* "_copy" is copy_ to the user */
+  const char *const name = ax_op_shown(q->op);
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   int ndim;
   int64_t shape[AX_MAX_DIMS];
@@ -47,7 +47,7 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
     return ax_fail(AX_EDTYPE,
                    "%s_: %s does not fit the tensor being changed, %s; take real, imag or abs first", name,
                    ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
-  if (q->op != AX_OP_COPY && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
+  if (!ax_has(q->op, CONVERTS) && ax_dtype_category(m->dtype) > ax_dtype_category((ax_dtype)dst->dtype))
     return ax_fail(AX_EDTYPE, "%s_: the result is %s and does not fit the tensor being changed, %s", name,
                    ax_dtype_name(m->dtype), ax_dtype_name((ax_dtype)dst->dtype));
   for (int d = 0; d < dst->ndim; d++)
@@ -86,7 +86,7 @@ static ax_status writes_directly(const ax_infer *q, const ax_tensor *dst, bool *
   const ax_status st = ax_dispatch_widened(q, dst->device, &widens);
 
   if (st != AX_OK) return st;
-  *direct = q->out[0].dtype == dst->dtype || q->op == AX_OP_COPY ||
+  *direct = q->out[0].dtype == dst->dtype || ax_has(q->op, CONVERTS) ||
             (q->out[0].dtype == AX_F32 && widens >> dst->dtype & 1);
   if (ax_ops[q->op].form == AX_FORM_POINTWISE)
     for (int k = 0; *direct && k < args->n_in; k++) *direct = !overlaps(dst, args->in[k]);
@@ -159,8 +159,7 @@ static ax_status beside(ax_op op, ax_tensor *in, const ax_tensor *dst, int64_t f
     return ax_fail(AX_ESHAPE,
                    "%s_: the tensor being changed, %s, is cut over ranks, and an argument of shape %s cannot "
                    "be cut alike; inside accelerate.utils.summon_full_params(model, fn) it is whole",
-                   ax_ops[op].name + (ax_ops[op].name[0] == '_'),
-                   ax_shape_text(dst->ndim, dst->shape, a, sizeof a),
+                   ax_op_shown(op), ax_shape_text(dst->ndim, dst->shape, a, sizeof a),
                    ax_shape_text(in->ndim, in->shape, b, sizeof b));
   if ((st = ax_contiguous(in, &plain)) != AX_OK) return st;
   st = ax_tensor_over(plain->storage, (ax_dtype)plain->dtype, 1, &n, &one, plain->offset + from, out);
@@ -208,19 +207,18 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     return edit_piece(parts, op, args, dst, piece, from);
   for (int k = 0; k < args->n_in; k++)
     if (args->in[k] && !ax_same_device(args->in[k]->device, dst->device)) {
-      if (op == AX_OP_COPY) return copy_across(args, dst);
+      if (ax_has(op, CONVERTS)) return copy_across(args, dst);
       return ax_fail(AX_EINVAL, "%s_: the tensor being changed lies on %s, an argument on %s", q.name,
                      AX_DEVICE_TEXT(dst->device), AX_DEVICE_TEXT(args->in[k]->device));
     }
   AX_TRY(ax_dispatch_check_inputs(op, args));
   const ax_special special = ax_dispatch_special(args);
   if (special == AX_ANY_COMPLEX) {
-    const ax_complex_way way = ax_complex_way_of(op);
-    if (way == AX_COMPLEX_REFUSE) return ax_complex_refused(op, args);
-    if (way == AX_COMPLEX_OTHERS) return run_then_copy(op, args, dst);
+    if (impl->composed) return run_then_copy(op, args, dst);
+    if (!ax_has(op, COMPLEX | CONJUGATES)) return ax_complex_refused(op, args);
   } else if (special == AX_ANY_FLOAT8 || ax_is_float8((ax_dtype)dst->dtype)) {
     AX_TRY(ax_float8_check(op, args, dst));
-    if (ax_float8_computes(op)) return run_then_copy(op, args, dst);
+    if (ax_has(op, FLOAT8_WIDE)) return run_then_copy(op, args, dst);
   }
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(dst);
   AX_TRY(ax_tensor_ready(dst, AX_WRITE));
@@ -234,7 +232,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
   if (recording) {
     AX_TRY(ax_node_new_op(op, args, &q.a, 1, impl->saves, dst, &node));
     AX_TRY(ax_node_reserve(node, dst, impl->saves)); /* once dst is written nothing may fail any more */
-    if (dst->base) AX_TRY(ax_rewrite_begin(q.name, node, dst, &rewrite));
+    if (dst->base) AX_TRY(ax_rewrite_begin(node, dst, &rewrite));
   }
   AX_TRY(writes_directly(&q, dst, &direct));
   if (direct) AX_TRY(ax_dispatch_kernel(&q, &dst));
@@ -287,7 +285,7 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   ax_tensor *dst = *at, *piece;
   int64_t from;
   const ax_op_impl *impl = &ax_op_impls[op];
-  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a };
+  ax_infer q = { .op = op, .name = ax_ops[op].name, .args = args, .a = args->a, .into = dst };
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_tensor *temp = NULL;
   ax_status st = AX_OK;
@@ -296,23 +294,16 @@ static ax_status run_into(ax_op op, const ax_args *args, ax_tensor **at)
   if (in_parts(dst, &piece, &from)) return fill_whole(op, args, dst);
   if (ax_is_float8((ax_dtype)dst->dtype)) AX_TRY(ax_float8_check(op, args, dst));
   AX_TRY(ax_tensor_ready(dst, AX_WRITE));
-  if (impl->infer == ax_infer_into_only) {
-    if (ax_dispatch_is_random(op)) ax_random_draw(args->a.gen, false, &q.a);
-    q.n_out = 1;
-    q.contiguous = ~0u;
-    if (!ax_tensor_is_contiguous(dst))
-      AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
-    ax_tensor *target = temp ? temp : dst;
-    AX_TRY(ax_dispatch_run_kernel(&q, &target));
-    if (temp) AX_TRY(ax_dispatch_copy(dst, temp));
-  } else {
-    AX_TRY(impl->infer(&q));
-    if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape) ||
-        !ax_tensor_is_contiguous(dst))
-      return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name,
-                     ax_dtype_name(q.out[0].dtype), ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a),
-                     ax_dtype_name((ax_dtype)dst->dtype), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
-    AX_TRY(ax_dispatch_run_kernel(&q, &dst));
+  AX_TRY(impl->infer(&q));
+  if (q.n_out != 1 || q.out[0].dtype != dst->dtype || !ax_same_shape(dst, q.out[0].ndim, q.out[0].shape))
+    return ax_fail(AX_ESHAPE, "%s: the result %s %s does not fit the place given, %s %s", q.name,
+                   ax_dtype_name(q.out[0].dtype), ax_shape_text(q.out[0].ndim, q.out[0].shape, a, sizeof a),
+                   ax_dtype_name((ax_dtype)dst->dtype), ax_shape_text(dst->ndim, dst->shape, b, sizeof b));
+  if (ax_tensor_is_contiguous(dst)) AX_TRY(ax_dispatch_run_kernel(&q, &dst));
+  else {
+    AX_TRY(ax_tensor_new_on(dst->device, (ax_dtype)dst->dtype, dst->ndim, dst->shape, &temp));
+    AX_TRY(ax_dispatch_run_kernel(&q, &temp));
+    AX_TRY(ax_dispatch_copy(dst, temp));
   }
   dst->version->edits++;
 out:

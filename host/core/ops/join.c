@@ -12,29 +12,15 @@
  *
  * Who talks to whom: the dispatcher offers each call to ax_join before its kernel runs.  ax_join
  * does nothing, or leaves the call for later (ax_later_add), or finds that an input waits
- * (ax_later_of) and runs one kernel for both.  The gradients of batch norm ask here too
- * (ax_join_batch_norm_backward).  ax_joins says which inputs a row takes while they
- * wait.  Calls of GPUs alone wait; on the CPU nothing does. */
+ * (ax_later_of) and runs one kernel for both: the function that JOIN names in the call's row.  The
+ * gradients of batch norm ask here too (ax_join_batch_norm_backward).  The traits WAITS0 and WAITS1
+ * say which inputs a row takes while they wait.  Calls wait where the backend defers them; on the
+ * CPU none does. */
 #include "core/ops/join.h"
 #include "core/ops/later.h"
+#include "core/ops/rules.h"
 
 #include <string.h>
-
-int ax_narrow_input(ax_op op)
-{
-  return op == AX_OP_CROSS_ENTROPY_ROWS ? 0 : op == AX_OP_CROSS_ENTROPY_BACKWARD ? 1 : -1;
-}
-
-bool ax_joins(ax_op op, int k)
-{
-  switch (op) {
-  case AX_OP_ADD: return k < 2;
-  case AX_OP_RELU:
-  case AX_OP_LAYER_NORM:
-  case AX_OP_RMS_NORM: return k == 0;
-  default: return k == ax_narrow_input(op);
-  }
-}
 
 static uint64_t next_made(void)
 {
@@ -72,7 +58,7 @@ static ax_status settle(int n, ax_tensor *const *in)
 /* ---- batch norm, relu and a residual */
 
 /* Statistics at once; the pass that writes y waits. */
-static ax_status batch_norm(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_batch_norm(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const x = q->args->in[0], *scale = NULL, *shift = NULL;
   const ax_attrs a = AX_ATTRS(scale_shift, .relu = false);
@@ -96,17 +82,10 @@ out:
   return st;
 }
 
-/* The batch norm that gives x and waits, without relu. */
-static ax_later *normalised(const ax_tensor *x)
-{
-  ax_later *const l = ax_later_of(x);
-  return l && l->op == AX_OP_SCALE_SHIFT && !l->a.scale_shift.relu ? l : NULL;
-}
-
-static ax_status relu(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_relu(const ax_infer *q, ax_tensor **out, bool *done)
 {
   const ax_tensor *x = q->args->in[0];
-  ax_later *const l = x ? normalised(x) : NULL;
+  ax_later *const l = x ? ax_batch_norm_later(x) : NULL;
 
   if (!l || !same_layout(x, out[0])) return AX_OK;
   ax_attrs a = l->a;
@@ -120,7 +99,7 @@ static ax_status residual(const ax_infer *q, ax_tensor **out, bool *done)
 {
   for (int k = 0; k < 2 && !*done; k++) {
     ax_tensor *const x = q->args->in[k], *const other = q->args->in[1 - k];
-    ax_later *l = normalised(x);
+    ax_later *l = ax_batch_norm_later(x);
     if (!l || l->n_in != 3 || x->storage == other->storage || !same_layout(x, other) ||
         !same_layout(x, out[0]))
       continue;
@@ -136,7 +115,7 @@ static ax_status residual(const ax_infer *q, ax_tensor **out, bool *done)
 }
 
 /* The gradient of such a relu waits. */
-static ax_status relu_backward(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_relu_backward(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const *in = q->args->in;
   if (q->args->n_in == 2 && in[0] && in[1] && in[1]->storage->made && same_layout(in[0], in[1]) &&
@@ -203,7 +182,7 @@ static bool held(const ax_tensor *t, int last)
 }
 
 /* A dropout waits for a sum that reads it, with its draw; the gradient draws again anyway. */
-static ax_status dropout(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_dropout(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const *in = q->args->in;
   if (ax_later_possible(out[0]) && joins_norms(out[0]) && out[0]->dtype != AX_F64 && out[0]->ndim > 1 &&
@@ -231,7 +210,7 @@ static ax_status dropped_sum(const ax_infer *q, ax_tensor **out, bool *done)
   return AX_OK;
 }
 
-static ax_status sum(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_sum(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const *in = q->args->in;
   const ax_dtype d = (ax_dtype)out[0]->dtype;
@@ -278,7 +257,7 @@ static bool plain(const ax_infer *q, int k)
                 !ax_is_later(t));
 }
 
-static ax_status norm(const ax_infer *q, ax_tensor **out, bool *done)
+ax_status ax_join_norm(const ax_infer *q, ax_tensor **out, bool *done)
 {
   ax_tensor *const *in = q->args->in, *const x = in[0], *terms[2] = { 0 }, *half = NULL;
   const bool rounds = ax_autocast_now.enabled && x->dtype == AX_F32 && ax_is_half(ax_autocast_now.dtype) &&
@@ -316,24 +295,24 @@ out:
   return st;
 }
 
-/* ---- */
+/* ---- for the dispatcher */
+
+ax_status ax_join_cast(const ax_infer *q, ax_tensor **out, bool *done)
+{
+  *done = ax_later_cast(q->args->in[0], out[0]);
+  return AX_OK;
+}
 
 ax_status ax_join(const ax_infer *q, ax_tensor **out, bool *done)
 {
-  ax_status st = AX_OK;
+  const ax_op_impl *const impl = &ax_op_impls[q->op];
+  const ax_backend *backend;
+  ax_status st;
 
   *done = false;
-  if (out[0]->device.kind != AX_CUDA) return AX_OK;
-  switch (q->op) {
-  case AX_OP_CAST: *done = ax_later_cast(q->args->in[0], out[0]); break;
-  case AX_OP_BATCH_NORM_TRAIN: st = batch_norm(q, out, done); break;
-  case AX_OP_RELU: st = relu(q, out, done); break;
-  case AX_OP_RELU_BACKWARD: st = relu_backward(q, out, done); break;
-  case AX_OP_DROPOUT_APPLY: st = dropout(q, out, done); break;
-  case AX_OP_ADD: st = sum(q, out, done); break;
-  case AX_OP_LAYER_NORM:
-  case AX_OP_RMS_NORM: st = norm(q, out, done); break;
-  default: break;
-  }
+  if (out[0]->device.kind == AX_CPU || (!impl->join && !(impl->traits & NARROW))) return AX_OK;
+  st = ax_backend_of(out[0]->device, &backend);
+  if (st != AX_OK || !backend->defers) return st;
+  if (impl->join) st = impl->join(q, out, done);
   return st == AX_OK && !*done ? settle(q->args->n_in, q->args->in) : st;
 }

@@ -2,7 +2,7 @@
 #ifndef AX_JOIN_H
 #define AX_JOIN_H
 
-#include "core/ops/infer.h"
+#include "core/ops/later.h"
 
 /* The gradient of batch norm where its g, in[0] of the row's inputs, waits for relu's gradient:
  * *done: the results are in `out` (new references).  Else in[0] and *relu are what the row has to
@@ -11,5 +11,8 @@ ax_status ax_join_batch_norm_backward(ax_tensor **in, bool *relu, ax_tensor **ou
 
 /* Makes the results of that row that are not there, for inputs as its kernel needs them. */
 ax_status ax_batch_norm_backward_results(ax_tensor *const *in, ax_tensor **out);
+
+/* The batch norm that gives x and waits, without relu (norm_batch.c); NULL: none does. */
+ax_later *ax_batch_norm_later(const ax_tensor *x);
 
 #endif

@@ -86,7 +86,9 @@ static void forget(ax_later *l)
 
 bool ax_later_possible(const ax_tensor *t)
 {
-  return t->device.kind == AX_CUDA && t->numel >= AX_LATER_LEAST && !ax_recording;
+  const ax_backend *backend;
+  return t->numel >= AX_LATER_LEAST && !ax_recording && ax_backend_of(t->device, &backend) == AX_OK &&
+         backend->defers;
 }
 
 static ax_status without_history(const ax_tensor *t, ax_tensor **out)
@@ -207,7 +209,7 @@ static ax_status clip(ax_later *l)
     if (r->n) segs[n++] = (ax_segment){ .grad = at, .n = r->n };
   }
   ax_later_take(l);
-  st = backend->clip(d, l->dtype, segs, n, c->max_norm, ax_data(l->in[0]));
+  st = backend->grads->clip(d, l->dtype, segs, n, c->max_norm, ax_data(l->in[0]));
   l->clipping->broken = st != AX_OK;
   ax_mfree(segs);
   return ax_later_taken(l, st);
@@ -241,8 +243,7 @@ static ax_status run(ax_later *l)
   if (st != AX_OK) return st;
   ax_later_take(l);
   if (pointwise)
-    ax_iter_pointwise(&it, out[0], l->n_in, l->in, NULL,
-                      l->op == AX_OP_COPY ? (ax_dtype)l->in[0]->dtype : AX_F32);
+    ax_iter_pointwise(&it, out[0], l->n_in, l->in, NULL, l->dtype); /* (no number is among the inputs) */
   st = ax_kernel_call(l->op, &l->a, l->n_in, l->in, n_out, out, pointwise ? &it : NULL);
   ax_later_taken(l, st);
   ax_tensor_release(out[0]);
@@ -294,7 +295,7 @@ ax_status ax_later_source(const ax_tensor *t, ax_tensor **out)
 {
   const ax_later *l = writer(t->storage);
   *out = NULL;
-  return l && l->op == AX_OP_COPY && t->dtype == AX_F32 ? shown_as(t, l->in[0], out) : AX_OK;
+  return l && ax_has(l->op, CONVERTS) && t->dtype == AX_F32 ? shown_as(t, l->in[0], out) : AX_OK;
 }
 
 ax_status ax_later_rounded(const ax_tensor *t, ax_dtype dtype, ax_tensor **out)

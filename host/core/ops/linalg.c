@@ -52,8 +52,7 @@ static ax_status choose_rows(ax_infer *q)
   const int64_t n = y->ndim ? y->shape[y->ndim - 1] : 0;
   const ax_backend *backend;
 
-  if (INPUT(0)->device.kind != AX_CUDA || y->ndim < 2 || n < LONG_ROW ||
-      n * (int64_t)ax_dtype_size(y->dtype) % 16 == 0 || !ax_is_float(y->dtype))
+  if (y->ndim < 2 || n < LONG_ROW || n * (int64_t)ax_dtype_size(y->dtype) % 16 == 0 || !ax_is_float(y->dtype))
     return AX_OK;
   const ax_status st = ax_backend_of(INPUT(0)->device, &backend);
   if (st == AX_OK) q->padded = backend->pads_rows;
@@ -204,6 +203,21 @@ out:
   return st;
 }
 
+/* ---- counted multiplications and additions */
+
+static int64_t columns(const ax_tensor *t) { return t->ndim ? t->shape[t->ndim - 1] : 0; }
+
+int64_t ax_flops_product(const ax_args *args, ax_tensor *const *out)
+{
+  return 2 * out[0]->numel * columns(args->in[0]);
+}
+
+int64_t ax_flops_dot(const ax_args *args, ax_tensor *const *out)
+{
+  (void)out;
+  return 2 * args->in[0]->numel;
+}
+
 /* ---- gradients */
 
 static ax_arg t(ax_grad *c, ax_arg x) { return transpose(c, x, 0, 1); }
@@ -302,14 +316,36 @@ static void weight_and_bias(ax_grad *c, ax_arg g_rows, ax_arg x_rows)
   }
 }
 
+/* Where input k is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
+ * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
+ * c->hidden.  NULL: it may not. */
+static ax_tensor *gelu_input(const ax_grad *c, int k)
+{
+  const ax_edge *e = &c->node->edges[k];
+  const ax_node *n = e->node;
+  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
+      c->create_graph || !c->slot_written)
+    return NULL;
+  const ax_saved *s = &n->out[1];
+  return s->t && s->t->version->edits == s->edits ? s->t : NULL;
+}
+
+static bool fuses_linear(ax_grad *c, const ax_tensor *g)
+{
+  const ax_backend *backend;
+  if (!g || c->st != AX_OK) return false;
+  c->st = ax_backend_of(g->device, &backend);
+  return c->st == AX_OK && backend->fuses_linear;
+}
+
 /* All of y = x w^T + b, from the gradient of y. */
 static void linear_gradients(ax_grad *c, ax_arg y)
 {
   const ax_arg g = flat_rows(c, y);
-  const bool biased = c->node->n_in > 2 && WANTS(2), device = g.t && g.t->device.kind == AX_CUDA;
+  const bool biased = c->node->n_in > 2 && WANTS(2), fuses = fuses_linear(c, g.t);
 
   if (WANTS(0)) {
-    ax_tensor *const pre = device ? ax_saved_gelu_input(c, 0) : NULL;
+    ax_tensor *const pre = fuses ? gelu_input(c, 0) : NULL;
     ax_arg dx;
     if (pre && g.t->dtype == pre->dtype)
       dx = call(c, AX_OP_MM_DGELU, 3, (ax_arg[]){ g, IN(1), flat_rows(c, (ax_arg){ .t = pre }) }, NULL);
@@ -317,7 +353,7 @@ static void linear_gradients(ax_grad *c, ax_arg y)
     give(c, 0, with_list(c, AX_OP_RESHAPE, dx, META(0)->ndim, META(0)->shape));
     if (pre && g.t->dtype == pre->dtype) c->hidden |= 1;
   }
-  if (WANTS(1) && biased && device && !c->create_graph && c->st == AX_OK) {
+  if (WANTS(1) && biased && fuses && !c->create_graph && c->st == AX_OK) {
     weight_and_bias(c, g, flat_rows(c, IN(0)));
     return;
   }

@@ -325,8 +325,7 @@ static ax_arg call_some(ax_grad *c, ax_op op, int n, const ax_arg *v, const ax_a
 static void no_weight_gradient(ax_grad *c, int k)
 {
   if (c->node->n_in > k && WANTS(k) && c->st == AX_OK)
-    c->st =
-        ax_fail(AX_EGRAD, "%s: weight has no gradient; pass weight:detach()", ax_ops[c->node->op].name + 1);
+    c->st = ax_fail(AX_EGRAD, "%s: weight has no gradient; pass weight:detach()", ax_op_shown(c->node->op));
 }
 
 /* The attributes of the call, for the row `name` of the same family. */

@@ -270,6 +270,12 @@ RULE(batch_norm_residual)
   else in_one_pass(c, g, false);
 }
 
+ax_later *ax_batch_norm_later(const ax_tensor *x)
+{
+  ax_later *const l = ax_later_of(x);
+  return l && l->op == AX_OP_SCALE_SHIFT && !l->a.scale_shift.relu ? l : NULL;
+}
+
 RULE(scale_shift)
 {
   const ax_arg g = A->scale_shift.relu ? bin(c, AX_OP_RELU_BACKWARD, G, OUT(0)) : G;

@@ -1,4 +1,5 @@
 /* Rules and gradients of pointwise rows. */
+#include "core/ops/float8.h"
 #include "core/ops/rule.h"
 
 /* ---- pointwise */
@@ -160,14 +161,18 @@ ax_status ax_infer_where(ax_infer *q)
   ax_status st;
   int ndim;
   int64_t shape[AX_MAX_DIMS];
-  const ax_dtype d = promoted(q, 1);
+  ax_dtype d = promoted(q, 1);
 
   if ((st = need_dtype(q, INPUT(0), AX_BOOL, "condition")) != AX_OK) return st;
+  if ((st = ax_float8_alike(q, 1)) != AX_OK) return st;
+  /* two numbers have the default type, as numbers of full and tensor */
+  if (!INPUT(1) && !INPUT(2) && d != AX_BOOL) d = ax_default_dtype;
   ndim = INPUT(0)->ndim;
   memcpy(shape, INPUT(0)->shape, sizeof shape);
   if ((st = joint_shape(q, 1, &ndim, shape)) != AX_OK) return st;
   q->compute = d;
   q->cast = ~1u;
+  q->moves = true;
   out_like(q, 0, d, ndim, shape);
   return AX_OK;
 }
@@ -186,6 +191,7 @@ ax_status ax_infer_masked_fill(ax_infer *q)
   if ((st = ax_shape_broadcast(q->name, x->ndim, x->shape, mask->ndim, mask->shape, &ndim, shape)) != AX_OK)
     return st;
   q->compute = (ax_dtype)x->dtype;
+  q->moves = true;
   out_like(q, 0, (ax_dtype)x->dtype, ndim, shape);
   return AX_OK;
 }

@@ -13,8 +13,9 @@ ax_status ax_value_of(ax_op op, ax_tensor *x, double *v)
   return st;
 }
 
-ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out)
+ax_status ax_true_positions(ax_tensor *mask, bool coordinates, ax_tensor **out)
 {
+  const ax_op op = coordinates ? AX_OP_NONZERO_INTO : AX_OP_MASK_INDICES;
   ax_tensor *whole = NULL, *count = NULL;
   double trues;
   ax_status st;
@@ -22,8 +23,8 @@ ax_status ax_true_positions(ax_tensor *mask, ax_op op, int ndim, ax_tensor **out
   AX_TRY(ax_contiguous(mask, &whole));
   AX_TRY(run_list(AX_OP_SUM, whole, -1, NULL, &count));
   AX_TRY(ax_item(count, &trues));
-  AX_TRY(ax_tensor_new_on(mask->device, AX_I64, op == AX_OP_NONZERO_INTO ? 2 : 1,
-                          (int64_t[]){ (int64_t)trues, ndim }, out));
+  AX_TRY(ax_tensor_new_on(mask->device, AX_I64, coordinates ? 2 : 1,
+                          (int64_t[]){ (int64_t)trues, mask->ndim }, out));
   if ((*out)->numel) st = ax_run_into(op, &(ax_args){ .n_in = 1, .in = &whole, .a = { .n_list = -1 } }, *out);
   if (st != AX_OK) {
     ax_tensor_release(*out);
@@ -41,7 +42,7 @@ ax_status ax_infer_nonzero(ax_infer *q)
 
   if (X->dtype == AX_BOOL) mask = ax_tensor_retain(X);
   else if ((st = ax_run_num(AX_OP_NE, X, 0, &mask)) != AX_OK) return st;
-  st = ax_true_positions(mask, AX_OP_NONZERO_INTO, X->ndim, &q->result[0]);
+  st = ax_true_positions(mask, true, &q->result[0]);
   ax_tensor_release(mask);
   return st;
 }
@@ -62,7 +63,7 @@ ax_status ax_infer_masked_scatter(ax_infer *q)
   AX_TRY(ax_shape_broadcast(q->name, X->ndim, X->shape, mask->ndim, mask->shape, &ndim, shape));
   AX_TRY(run_list(AX_OP_EXPAND, X, ndim, shape, &wide));
   AX_TRY(run_list(AX_OP_EXPAND, mask, ndim, shape, &wide_mask));
-  AX_TRY(ax_true_positions(wide_mask, AX_OP_MASK_INDICES, 1, &at));
+  AX_TRY(ax_true_positions(wide_mask, false, &at));
   if (at->numel > source->numel) {
     st = ax_fail(AX_ESHAPE, "masked_scatter: the mask has %lld true elements, source only %lld",
                  (long long)at->numel, (long long)source->numel);

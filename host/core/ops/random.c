@@ -13,7 +13,17 @@ ax_status ax_infer_dropout_apply(ax_infer *q)
 
 ax_status ax_infer_into_only(ax_infer *q)
 {
-  return ax_fail(AX_EINVAL, "%s: fills a tensor that the caller made", q->name);
+  if (!q->into) return ax_fail(AX_EINVAL, "%s: fills a tensor that the caller made", q->name);
+  q->contiguous = ~0u;
+  out_like(q, 0, (ax_dtype)q->into->dtype, q->into->ndim, q->into->shape);
+  return AX_OK;
+}
+
+ax_status ax_infer_draw(ax_infer *q)
+{
+  const ax_status st = ax_infer_into_only(q);
+  if (st == AX_OK) ax_random_draw(q->args->a.gen, false, &q->a);
+  return st;
 }
 
 ax_status ax_infer_dropout(ax_infer *q)

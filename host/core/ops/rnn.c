@@ -269,3 +269,10 @@ ax_status ax_infer_rnn_before(ax_infer *q)
   out_like(q, 0, (ax_dtype)INPUT(0)->dtype, INPUT(0)->ndim, INPUT(0)->shape);
   return AX_OK;
 }
+
+/* h by w_hh, in each step. */
+int64_t ax_flops_recurrent(const ax_args *args, ax_tensor *const *out)
+{
+  (void)out;
+  return args->in[1]->ndim == 2 ? 2 * args->in[0]->numel * args->in[1]->shape[1] : 0;
+}

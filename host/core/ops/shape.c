@@ -1,4 +1,5 @@
 /* Rules and gradients of rows that change shape or join, other than views. */
+#include "core/ops/float8.h"
 #include "core/ops/rule.h"
 
 #define X INPUT(0)
@@ -81,6 +82,7 @@ ax_status ax_infer_cat(ax_infer *q)
   ax_status st = AX_OK;
 
   if (n == 0) return ax_fail(AX_EINVAL, "cat: expected at least one tensor, got an empty list");
+  AX_TRY(ax_float8_alike(q, 0));
   for (int k = 0; k < n; k++) {
     const ax_tensor *t = q->args->in[k];
     dtype = k ? ax_dtype_promote(dtype, (ax_dtype)t->dtype) : (ax_dtype)t->dtype;
@@ -130,6 +132,7 @@ ax_status ax_infer_stack(ax_infer *q)
   ax_status st = AX_OK;
 
   if (n == 0) return ax_fail(AX_EINVAL, "stack: expected at least one tensor, got an empty list");
+  if ((st = ax_float8_alike(q, 0)) != AX_OK) return st;
   if (!(wide = ax_calloc((size_t)n, sizeof *wide))) return AX_ENOMEM;
   for (int k = 0; k < n; k++) {
     const ax_tensor *t = q->args->in[k];

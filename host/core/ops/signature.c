@@ -28,10 +28,11 @@ static uint8_t kind_named(const char *s, size_t n)
     const char *name;
     uint8_t kind;
   } kinds[] = {
-    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND },  { "T*", AX_P_TENSORS },    { "dim", AX_P_DIM },
-    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },   { "pos", AX_P_POS },       { "int", AX_P_INT },
-    { "int2", AX_P_INT2 },     { "int3", AX_P_INT3 },   { "ints", AX_P_INTS },     { "num", AX_P_NUM },
-    { "bool", AX_P_BOOL },     { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR }, { "any", AX_P_ANY },
+    { "T", AX_P_TENSOR },      { "TN", AX_P_OPERAND }, { "T*", AX_P_TENSORS },  { "dim", AX_P_DIM },
+    { "dim+", AX_P_DIM_PLUS }, { "dims", AX_P_DIMS },  { "pos", AX_P_POS },     { "pos+", AX_P_POS_PLUS },
+    { "int", AX_P_INT },       { "int2", AX_P_INT2 },  { "int3", AX_P_INT3 },   { "ints", AX_P_INTS },
+    { "num", AX_P_NUM },       { "bool", AX_P_BOOL },  { "dtype", AX_P_DTYPE }, { "gen", AX_P_GENERATOR },
+    { "any", AX_P_ANY },
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     if (strlen(kinds[i].name) == n && memcmp(kinds[i].name, s, n) == 0) return kinds[i].kind;
@@ -47,7 +48,8 @@ static double default_value(const ax_param *p, const char *s, size_t n)
     return 0;
   }
   const double v = strtod(s, NULL);
-  const bool position = p->kind == AX_P_DIM || p->kind == AX_P_DIM_PLUS || p->kind == AX_P_POS;
+  const bool position =
+      p->kind == AX_P_DIM || p->kind == AX_P_DIM_PLUS || p->kind == AX_P_POS || p->kind == AX_P_POS_PLUS;
   return position && v > 0 ? v - 1 : v;
 }
 

@@ -212,7 +212,7 @@ static ax_status beginnings(ax_tensor *sorted, ax_tensor **out)
                 &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ first, differs }, .a = { .n_list = -1 } },
                 results));
   mask = results[0];
-  st = ax_true_positions(mask, AX_OP_MASK_INDICES, 1, out);
+  st = ax_true_positions(mask, false, out);
 out:
   ax_tensor_release(earlier), ax_tensor_release(later), ax_tensor_release(differs), ax_tensor_release(first),
       ax_tensor_release(mask);

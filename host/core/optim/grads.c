@@ -93,8 +93,8 @@ static ax_status add_norm_of(ax_tensor *t, double p, double *sum)
   AX_TRY(ax_backend_of(t->device, &backend));
   AX_TRY(ax_cast(t, dtype, &cast));
   AX_TRY(ax_contiguous(cast, &flat));
-  AX_TRY(
-      backend->norm(t->device, dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1, p, &part));
+  AX_TRY(backend->grads->norm(t->device, dtype, &(ax_segment){ .grad = ax_data(flat), .n = flat->numel }, 1,
+                              p, &part));
   *sum = joined(p, *sum, part);
 out:
   ax_tensor_release(flat);
@@ -126,7 +126,7 @@ ax_status ax_norm_all(int n, ax_tensor *const *list, double p, double *out)
       const int m = segments_of(device, dtypes[d], n, list, segs);
       double part;
       if (!m) continue;
-      AX_TRY(backend->norm(device, dtypes[d], segs, m, p, &part));
+      AX_TRY(backend->grads->norm(device, dtypes[d], segs, m, p, &part));
       sum = joined(p, sum, part);
     }
   }
@@ -160,7 +160,8 @@ static ax_status rewrite_all(const char *what, int n, ax_tensor *const *list, do
     AX_TRY(ax_backend_of(device, &backend));
     for (int d = 0; d < 2; d++) {
       const int m = segments_of(device, dtypes[d], n, list, segs);
-      if (m) AX_TRY((clamp ? backend->clamp : backend->scale)(device, dtypes[d], segs, m, number));
+      if (m)
+        AX_TRY((clamp ? backend->grads->clamp : backend->grads->scale)(device, dtypes[d], segs, m, number));
     }
   }
   for (int k = 0; k < n; k++) {
@@ -255,26 +256,26 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   const int64_t count = (m[0] > 0) + (m[1] > 0) + alone;
   if (elements == 0) AX_TRY(ax_fill(total, 0));
   else if (count == 1 && !alone) { /* nearly always */ const ax_dtype dtype = m[0] ? AX_F32 : AX_F64;
-    AX_TRY(backend->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p, root,
-                              ax_data(total)));
+    AX_TRY(backend->grads->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p, root,
+                                     ax_data(total)));
   } else {
     AX_TRY(ax_tensor_new_on(device, AX_F64, 1, &count, &parts));
     double *at = ax_data(parts);
     for (int d = 0; d < 2; d++)
       if (m[d])
-        AX_TRY(backend->norm_into(device, dtypes[d], segs, segments_of(device, dtypes[d], n, list, segs), p,
-                                  1, at + done++));
+        AX_TRY(backend->grads->norm_into(device, dtypes[d], segs,
+                                         segments_of(device, dtypes[d], n, list, segs), p, 1, at + done++));
     for (int k = 0; k < n; k++) {
       if (!stands_alone(list[k])) continue;
       AX_TRY(plain_copy(list[k], &plain));
-      AX_TRY(backend->norm_into(device, (ax_dtype)plain->dtype,
-                                &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1,
-                                at + done++));
+      AX_TRY(backend->grads->norm_into(device, (ax_dtype)plain->dtype,
+                                       &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1,
+                                       at + done++));
       ax_tensor_release(plain);
       plain = NULL;
     }
-    AX_TRY(backend->norm_into(device, AX_F64, &(ax_segment){ .grad = at, .n = count }, 1, join, root,
-                              ax_data(total)));
+    AX_TRY(backend->grads->norm_into(device, AX_F64, &(ax_segment){ .grad = at, .n = count }, 1, join, root,
+                                     ax_data(total)));
   }
   *out = total;
   total = NULL;
@@ -356,7 +357,7 @@ static ax_status clip(const ax_backend *b, ax_device d, ax_dtype dtype, const ax
                       const void *ud)
 {
   const struct clip_numbers *c = ud;
-  return b->clip(d, dtype, segs, n, c->max_norm, c->norm);
+  return b->grads->clip(d, dtype, segs, n, c->max_norm, c->norm);
 }
 
 enum { FEW = 16 };
@@ -440,7 +441,7 @@ static ax_status unscale(const ax_backend *b, ax_device d, ax_dtype dtype, const
                          const void *ud)
 {
   const struct scale_numbers *s = ud;
-  return b->unscale(d, dtype, segs, n, s->scale, s->found);
+  return b->grads->unscale(d, dtype, segs, n, s->scale, s->found);
 }
 
 ax_status ax_unscale_all(int n, ax_tensor *const *list, ax_tensor *scale, ax_tensor *found)
@@ -468,5 +469,6 @@ ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, dou
   if ((st = ax_tensor_ready(state, AX_WRITE)) != AX_OK || (st = ax_tensor_ready(found, AX_READ)) != AX_OK)
     return st;
   ax_touch(state);
-  return backend->scale_update(state->device, ax_data(state), ax_data(found), growth, backoff, interval);
+  return backend->grads->scale_update(state->device, ax_data(state), ax_data(found), growth, backoff,
+                                      interval);
 }

@@ -46,10 +46,8 @@ static bool broadcast_from(const ax_tensor *g, const ax_meta *m)
 static bool passes_on(ax_op op, ax_device device)
 {
   const ax_backend *backend;
-  if (op == AX_OP_LAYER_NORM || op == AX_OP_RMS_NORM)
-    return ax_backend_of(device, &backend) == AX_OK && backend->joins_norms;
-  return op == AX_OP_CAST || op == AX_OP_VIEW || op == AX_OP_RESHAPE || op == AX_OP_SQUEEZE ||
-         op == AX_OP_UNSQUEEZE || op == AX_OP_TRANSPOSE || op == AX_OP_PERMUTE;
+  if (!ax_has(op, TAKES_HALF)) return ax_has(op, PASSES_ON);
+  return ax_backend_of(device, &backend) == AX_OK && backend->joins_norms;
 }
 
 /* The type in which g travels on to an argument of m's type: that of the argument; but half numbers
@@ -258,11 +256,10 @@ static ax_status run_op(ax_walk *r, ax_node *n, ax_tensor **d, bool *slot_writte
                 .slot_written = r->collect ? NULL : slot_written,
                 .create_graph = r->create_graph,
                 .search = r->search };
-  /* cat saves nothing and may have any number of inputs */
-  ax_status st = n->op != AX_OP_CAT ? unpack(&c, own) : AX_OK;
+  ax_status st = unpack(&c, own);
 
   if (st == AX_OK) {
-    const bool turned = any_complex_gradient(n) && ax_complex_way_of(n->op) == AX_COMPLEX_TURN;
+    const bool turned = any_complex_gradient(n) && ax_has(n->op, CONJUGATES);
     ax_tensor *conjugate[AX_MAX_OUT] = { 0 }, *given[AX_MAX_OUT];
     for (int k = 0; turned && k < n->n_out; k++) {
       given[k] = n->grads[k];

@@ -48,14 +48,3 @@ ax_tensor *ax_grad_arrived(const ax_grad *c, int k)
              ? g
              : NULL;
 }
-
-ax_tensor *ax_saved_gelu_input(const ax_grad *c, int k)
-{
-  const ax_edge *e = &c->node->edges[k];
-  const ax_node *n = e->node;
-  if (!n || n->kind != AX_NODE_OP || n->op != AX_OP_LINEAR_GELU || e->out != 0 || n->hooks || n->released ||
-      c->create_graph || !c->slot_written)
-    return NULL;
-  const ax_saved *s = &n->out[1];
-  return s->t && s->t->version->edits == s->edits ? s->t : NULL;
-}

@@ -152,7 +152,7 @@ void ax_view_check(ax_tensor *t);
 typedef struct ax_rewrite {
   ax_node *base, *view;
 } ax_rewrite;
-ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_rewrite *r);
+ax_status ax_rewrite_begin(ax_node *op, ax_tensor *view, ax_rewrite *r);
 void ax_rewrite_finish(ax_rewrite *r, ax_tensor *view);
 void ax_rewrite_drop(ax_rewrite *r);
 
@@ -176,7 +176,7 @@ typedef struct ax_grad {
   bool create_graph;
   uint64_t search; /* which nodes lead to the inputs that are wanted; 0: all are wanted */
   /* bit k: what is given for input k is the gradient of the hidden result of the row that made it
-   * (ax_saved_gelu_input) */
+   * (linalg.c) */
   uint32_t hidden;
   ax_tensor *temps[AX_RULE_TEMPS];
   int n_temps;
@@ -191,9 +191,5 @@ void ax_grad_slot_written(ax_grad *c, int input); /* the rule has written there 
 /* What has arrived of the gradient of `input` from elsewhere, where the rule may add to it in place
  * of giving the gradient: float32 or wider, contiguous, nobody else's.  NULL: it may not. */
 ax_tensor *ax_grad_arrived(const ax_grad *c, int input);
-/* Where `input` is the result of linear_gelu and nobody is to see its gradient: gelu's input.  The
- * rule may then go through gelu itself, give the gradient of that, and set the input's bit in
- * c->hidden.  NULL: it may not. */
-ax_tensor *ax_saved_gelu_input(const ax_grad *c, int input);
 
 #endif

@@ -168,7 +168,7 @@ ax_status ax_history(ax_tensor *t)
   return st;
 }
 
-ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_rewrite *r)
+ax_status ax_rewrite_begin(ax_node *op, ax_tensor *view, ax_rewrite *r)
 {
   const ax_tensor *base = view->base;
   bool differs = false; /* does the op's result depend on anything that needs a gradient? */
@@ -179,7 +179,7 @@ ax_status ax_rewrite_begin(const char *name, ax_node *op, ax_tensor *view, ax_re
       return ax_fail(AX_EINVAL,
                      "%s_: dim %d of the tensor that this is a view of is expanded: several positions share "
                      "an element; clone it first",
-                     name + (name[0] == '_'), d + 1);
+                     ax_op_shown(op->op), d + 1);
   AX_TRY(new_node("copy_slices", 2, copy_slices_backward, view, &r->base));
   AX_TRY(ax_edge_of(view->base, &r->base->edges[0]));
   for (int k = 0; k < op->n_in; k++) differs |= op->edges[k].node != NULL;

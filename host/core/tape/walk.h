@@ -3,7 +3,7 @@
 #define AX_WALK_H
 
 #include "core/core.h"
-#include "core/tape/graph.h"
+#include "core/ops/infer.h"
 
 typedef struct ax_walk {
   ax_node **heap; /* largest sequence number first */
@@ -56,7 +56,7 @@ static inline bool ax_still_leaf(const ax_tensor *t) { return t->requires_grad &
  * one: a backward pass does not use it up. */
 static inline bool ax_casts_leaf(const ax_node *n)
 {
-  return n->kind == AX_NODE_OP && n->op == AX_OP_CAST && n->edges[0].node &&
+  return n->kind == AX_NODE_OP && ax_has(n->op, CASTS) && n->edges[0].node &&
          n->edges[0].node->kind == AX_NODE_ACCUMULATE;
 }
 

@@ -7,7 +7,6 @@
 #include "dense.h"
 #include "lapack.h"
 
-#define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
 #define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
 
 enum { NOT_FINITE = -1 };
@@ -292,7 +291,7 @@ ax_status ax_cpu__linalg_eig(const ax_call *call)
   j.x = ax_data(call->out[1]);
   if (140.0 * j.n + 65 * 64 > INT_MAX)
     return ax_fail(AX_ESHAPE, "%s: a matrix of %d x %d needs more work space than LAPACK can count",
-                   SHOWN(call), j.n, j.n);
+                   ax_op_shown(call->op), j.n, j.n);
   const bool own = !j.complex && j.n >= OWN_LEAST && find_own(call, &j);
   if (own) room_for_own(&j);
   else room_for_geev(&j);
@@ -301,10 +300,10 @@ ax_status ax_cpu__linalg_eig(const ax_call *call)
                       &j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", SHOWN(call), PLACE(x, bad));
+    st = ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", ax_op_shown(call->op), PLACE(x, bad));
   else if (bad >= 0)
-    st = ax_fail(AX_EINVAL, "%s: the eigenvalues of %s did not converge (LAPACK says %d)", SHOWN(call),
-                 PLACE(x, bad), ((int *)info)[bad]);
+    st = ax_fail(AX_EINVAL, "%s: the eigenvalues of %s did not converge (LAPACK says %d)",
+                 ax_op_shown(call->op), PLACE(x, bad), ((int *)info)[bad]);
   ax_free(info, bytes);
   return st;
 }
@@ -394,7 +393,8 @@ ax_status ax_cpu__linalg_ldl_solve(const ax_call *call)
   st = ax_lapack_each(count, 2 * (int64_t)j.n * j.n * j.k * count, j.end, solve_symmetric, &j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0)
-    st = ax_fail(AX_ERANGE, "%s: the pivots of %s are none of ldl_factor's", SHOWN(call), PLACE(x, bad));
+    st = ax_fail(AX_ERANGE, "%s: the pivots of %s are none of ldl_factor's", ax_op_shown(call->op),
+                 PLACE(x, bad));
   ax_free(info, bytes);
   return st;
 }

@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
 #define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
 
 typedef ax_factor_job job;
@@ -68,7 +67,7 @@ ax_status ax_cpu__linalg_cholesky(const ax_call *call)
   const int64_t bad = st == AX_OK && call->a->linalg_cholesky.check ? ax_lapack_failed(info, count) : -1;
   if (bad < 0) return st;
   return ax_fail(AX_EINVAL, "%s: %s is not positive-definite: its leading minor of order %d is not positive",
-                 SHOWN(call), PLACE(x, bad), info[bad]);
+                 ax_op_shown(call->op), PLACE(x, bad), info[bad]);
 }
 
 /* ---- LU */
@@ -136,7 +135,7 @@ ax_status ax_cpu__linalg_permutation(const ax_call *call)
       if (v[r] < 1 || v[r] > rows) {
         ax_free(room, bytes);
         return ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %lld, got %d",
-                       ax_lapack_shown(AX_OP_LINALG_LU, text, sizeof text), (long long)rows, v[r]);
+                       ax_op_shown(AX_OP_LINALG_LU), (long long)rows, v[r]);
       }
       const int64_t other = at[v[r] - 1];
       at[v[r] - 1] = at[r];
@@ -153,8 +152,8 @@ ax_status ax_factor_singular(const ax_call *call, const int *info, int64_t count
 {
   const int64_t bad = ax_lapack_failed(info, count);
   if (bad < 0) return AX_OK;
-  return ax_fail(AX_EINVAL, "%s: %s is singular: diagonal element %d of its factor U is zero", SHOWN(call),
-                 PLACE(call->in[0], bad), info[bad]);
+  return ax_fail(AX_EINVAL, "%s: %s is singular: diagonal element %d of its factor U is zero",
+                 ax_op_shown(call->op), PLACE(call->in[0], bad), info[bad]);
 }
 
 /* ---- solutions */
@@ -261,7 +260,7 @@ ax_status ax_cpu__linalg_lu_solve(const ax_call *call)
       ax_dense_each(count, 2 * (int64_t)j.n * j.n * j.k * count, room_to_solve(&j), solve_factored, &j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0)
-    st = ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %d, got %d", SHOWN(call), j.n,
+    st = ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %d, got %d", ax_op_shown(call->op), j.n,
                  j.pivots_in[bad * j.n + info[bad] - 1]);
   ax_free(room, bytes);
   return st;

@@ -97,21 +97,14 @@ static void open_library(void)
   lib.found = find_all(handle, 's', &lib.type[0]) && find_all(handle, 'd', &lib.type[1]);
 }
 
-const char *ax_lapack_shown(ax_op op, char *text, size_t size)
-{
-  snprintf(text, size, "linalg.%s", ax_ops[op].name + strlen("_linalg_"));
-  return text;
-}
-
 ax_status ax_lapack_open(ax_op op, ax_dtype dtype, const ax_lapack **out)
 {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  char text[40];
   pthread_once(&once, open_library);
   if (!lib.found)
     return ax_fail(AX_ENOIMPL,
                    "%s: needs LAPACK, %s or %s; on Debian and Ubuntu: apt-get install libopenblas0 (%s)",
-                   ax_lapack_shown(op, text, sizeof text), names[0], names[1], lib.why);
+                   ax_op_shown(op), names[0], names[1], lib.why);
   *out = &lib.type[dtype == AX_F64];
   return AX_OK;
 }
@@ -122,15 +115,14 @@ ax_status ax_lapack_function(ax_op op, ax_dtype dtype, const char *name, void *p
     [AX_F32] = 's', [AX_F64] = 'd', [AX_C64] = 'c', [AX_C128] = 'z'
   };
   const ax_lapack *unused;
-  char text[40], symbol[24];
+  char symbol[24];
   const ax_status st = ax_lapack_open(op, AX_F32, &unused);
 
   if (st != AX_OK) return st;
   snprintf(symbol, sizeof symbol, "%c%s_", letters[dtype], name);
   *(void **)place = dlsym(lib.handle, symbol);
   if (*(void **)place) return AX_OK;
-  return ax_fail(AX_ENOIMPL, "%s: the LAPACK of this system has no function %s",
-                 ax_lapack_shown(op, text, sizeof text), symbol);
+  return ax_fail(AX_ENOIMPL, "%s: the LAPACK of this system has no function %s", ax_op_shown(op), symbol);
 }
 
 int ax_lapack_begin(void)

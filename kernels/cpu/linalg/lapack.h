@@ -65,9 +65,6 @@ void ax_lapack_end(int threads);
 ax_status ax_dense_each(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
                         int *info);
 
-/* "linalg.solve": what scripts call a row. */
-const char *ax_lapack_shown(ax_op op, char *text, size_t size);
-
 /* The first of `count` numbers that is not 0, or -1. */
 int64_t ax_lapack_failed(const int *info, int64_t count);
 

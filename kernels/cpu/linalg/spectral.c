@@ -11,7 +11,6 @@
 #include "dense_complex.h"
 #include "lapack.h"
 
-#define SHOWN(call) ax_lapack_shown((call)->op, (char[40]){ 0 }, 40)
 #define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
 
 typedef struct job {
@@ -85,7 +84,7 @@ static ax_status work_fits(const ax_call *call, const job *j, double size)
 {
   if (size < INT_MAX) return AX_OK;
   return ax_fail(AX_ESHAPE, "%s: a matrix of %d x %d needs more work space than LAPACK can count",
-                 SHOWN(call), j->m, j->n);
+                 ax_op_shown(call->op), j->m, j->n);
 }
 
 /* The matrix with number i, transposed into scratch memory. */
@@ -183,9 +182,10 @@ static ax_status each_with(each_fn *batch, const ax_call *call, const ax_tensor 
   st = batch(count, cost * cube(j) * count, j->end, fn, j, info);
   const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
   if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", SHOWN(call), PLACE(x, bad), beside);
+    st = ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", ax_op_shown(call->op), PLACE(x, bad),
+                 beside);
   else if (bad >= 0)
-    st = ax_fail(AX_EINVAL, "%s: %s %s (LAPACK says %d)", SHOWN(call), PLACE(x, bad), failed,
+    st = ax_fail(AX_EINVAL, "%s: %s %s (LAPACK says %d)", ax_op_shown(call->op), PLACE(x, bad), failed,
                  ((int *)info)[bad]);
   ax_free(info, bytes);
   return st;

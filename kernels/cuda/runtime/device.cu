@@ -198,9 +198,8 @@ ax_status ax_cuda_wait(int index, const char *what)
 
   if (st != AX_OK || !dev->fault || ((volatile ax_cuda_fault *)dev->fault)->code == AX_FAULT_NONE) return st;
   const ax_cuda_fault f = *dev->fault;
-  const char *name = ax_ops[f.op].name;
+  const char *const name = ax_op_shown((ax_op)f.op);
   dev->fault->code = AX_FAULT_NONE;
-  if (name[0] == '_') name++;
   switch (f.code) {
   case AX_FAULT_INDEX:
     return ax_fail(

@@ -119,14 +119,12 @@ static bool open_libraries(void)
   return library.opened;
 }
 
-static const char *shown(const char *name) { return strncmp(name, "_linalg_", 8) == 0 ? name + 8 : name; }
-
 bool ax_solver::fails(const char *library_name, const char *function, int status, bool memory)
 {
-  st = memory ? ax_fail(AX_ENOMEM, "linalg.%s: %s has no memory on cuda:%d (%s)", name, library_name, d.index,
-                        function)
-              : ax_fail(AX_EIO, "linalg.%s on cuda:%d: %s: %s failed with status %d", name, d.index,
-                        library_name, function, status);
+  st = memory
+           ? ax_fail(AX_ENOMEM, "%s: %s has no memory on cuda:%d (%s)", name, library_name, d.index, function)
+           : ax_fail(AX_EIO, "%s on cuda:%d: %s: %s failed with status %d", name, d.index, library_name,
+                     function, status);
   return false;
 }
 
@@ -146,8 +144,7 @@ bool ax_solver::check(cublasStatus_t s, const char *function)
 
 /* A recording is left to the CPU, which it refuses: whether cuSOLVER's routines may be replayed is
  * not documented. */
-ax_solver::ax_solver(const ax_call *call)
-    : d(call->out[0]->device), name(shown(ax_ops[call->op].name)), hold(lock)
+ax_solver::ax_solver(const ax_call *call) : d(call->out[0]->device), name(ax_op_shown(call->op)), hold(lock)
 {
   char text[96];
   cudaStream_t stream;
@@ -168,7 +165,7 @@ ax_solver::ax_solver(const ax_call *call)
   dn = h->dn;
   blas = h->blas;
   jacobi = h->jacobi;
-  snprintf(text, sizeof text, "linalg.%s %s, cuSOLVER", name, ax_dtype_name((ax_dtype)call->in[0]->dtype));
+  snprintf(text, sizeof text, "%s %s, cuSOLVER", name, ax_dtype_name((ax_dtype)call->in[0]->dtype));
   ++*ax_cuda_counter(text);
 }
 
@@ -182,7 +179,7 @@ void *ax_solver::take(size_t bytes)
   void *p = NULL;
   if (!ok()) return NULL;
   if (n_held == (int)(sizeof held / sizeof *held))
-    st = ax_fail(AX_ENOMEM, "linalg.%s: error inside accel: too many places in memory", name);
+    st = ax_fail(AX_ENOMEM, "%s: error inside accel: too many places in memory", name);
   else if ((st = ax_cuda_take(d, bytes ? bytes : 1, &p)) == AX_OK) held[n_held++] = { p, bytes ? bytes : 1 };
   return p;
 }

@@ -54,7 +54,7 @@ class Sample:
             raise Unsupported("None in a list")
         if isinstance(value, (list, tuple, torch.Size)):
             return "{ " + ", ".join(self.text(v, kind) for v in value) + " }" if len(value) else "{}"
-        if kind in ("dim", "dim+", "dims", "pos") and isinstance(value, int):
+        if kind in ("dim", "dim+", "dims", "pos", "pos+") and isinstance(value, int):
             value = shifted(value)
         return self.plain(value)
 
