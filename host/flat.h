@@ -257,9 +257,6 @@ AX_API void ax_optim_group_inherit(ax_optim_group *g, const ax_optim_group *from
  * type. */
 AX_API ax_status ax_optim_group_relayout(ax_optim_group *g);
 
-/* Elements of the state of form `form` of p; 0: p has none. */
-AX_API int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *shape);
-
 /* The repeatable part of a captured step: the place of its hyperparameters in the recording, and
  * the counts of the members that were stepped. */
 typedef struct ax_optim_record ax_optim_record;

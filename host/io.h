@@ -227,8 +227,9 @@ AX_API int ax_tokens_item(const ax_tokens *t);
 AX_API ax_status ax_tokens_copy(const ax_tokens *t, int64_t at, int64_t n, int64_t *to);
 
 /* Pictures are decoded by the plugin libax_image.so, which exists when libjpeg and libpng did at
- * build time. */
-/* bytes: a JPEG or PNG file; messages call it `name` (NULL: no name).  channels: 1 (grey), 3, or 0
+ * build time.
+ *
+ * bytes: a JPEG or PNG file; messages call it `name` (NULL: no name).  channels: 1 (grey), 3, or 0
  * (as many as the file has).  *out: uint8 [channels, height, width]. */
 AX_API ax_status ax_image_decode(const char *name, const void *bytes, size_t n, int channels,
                                  ax_tensor **out);

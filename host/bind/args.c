@@ -185,7 +185,6 @@ static void read_dims(reader *q, const ax_param *p, int arg, int idx)
   else a->n_list = n;
 }
 
-/* Reads an integer, for both places, or a list of two. */
 /* Two or three integers, or one for all of them. */
 static void read_several(reader *q, const ax_param *p, int arg, int idx)
 {

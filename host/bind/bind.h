@@ -139,9 +139,6 @@ const char *ax_lua_check_path(lua_State *L, const char *fn);
 /* The name in the list that is closest to `given`, or NULL when none is near. */
 const char *ax_lua_nearest(const char *given, const char *const *names, int n);
 
-/* Raises the error of method `fn` called without its object, with '.' in place of ':'.  `noun`: how
- * to call the object. */
-int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn);
 int ax_lua_out_of_memory(lua_State *L);
 /* Returns "; did you mean ...?" for the name of a device that does not exist, or "". */
 const char *ax_lua_device_hint(const char *given);
@@ -170,8 +167,8 @@ static inline ax_tensor **ax_lua_to_box(lua_State *L, int idx)
 }
 /* Borrowed.  Raises when the value is not a tensor, or was released. */
 ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name);
-/* The tensor whose method `fn` is called, at 1: borrowed. */
-/* The tensor that a method is called on, with at most so many arguments behind it. */
+/* Borrowed: the tensor that method `fn` is called on, at 1, with at most so many arguments behind
+ * it. */
 ax_tensor *ax_lua_self(lua_State *L, const char *fn, int arguments);
 /* Raises where more than `most` values were given, the tensor of a method among them; nils at the
  * end do not count. */

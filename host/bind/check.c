@@ -379,25 +379,9 @@ int64_t ax_lua_check_position(lua_State *L, int idx, const char *fn, const char 
   return at;
 }
 
-ax_generator *ax_lua_check_generator(lua_State *L, int idx, const char *fn, const char *name)
-{
-  ax_generator *g = ax_lua_to_generator(L, idx);
-  if (!g && strcmp(name, "self") == 0) ax_lua_refuse_self(L, "Generator", "generator", fn);
-  if (!g) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
-  return g;
-}
-
-ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn)
-{
-  ax_tensor **box = ax_lua_to_box(L, idx);
-  if (!box) return NULL;
-  if (!*box)
-    ax_lua_error(
-        L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
-  return *box;
-}
-
-int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const char *fn)
+/* Raises the error of method `fn` called without its object, with '.' in place of ':'.  `noun`: how
+ * to call the object. */
+static int refuse_self(lua_State *L, const char *what, const char *noun, const char *fn)
 {
   const int count = lua_gettop(L);
   lua_getglobal(L, "require");
@@ -414,10 +398,28 @@ int ax_lua_refuse_self(lua_State *L, const char *what, const char *noun, const c
   return 0;
 }
 
+ax_generator *ax_lua_check_generator(lua_State *L, int idx, const char *fn, const char *name)
+{
+  ax_generator *g = ax_lua_to_generator(L, idx);
+  if (!g && strcmp(name, "self") == 0) refuse_self(L, "Generator", "generator", fn);
+  if (!g) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a Generator", idx);
+  return g;
+}
+
+ax_tensor *ax_lua_opt_tensor(lua_State *L, int idx, const char *fn)
+{
+  ax_tensor **box = ax_lua_to_box(L, idx);
+  if (!box) return NULL;
+  if (!*box)
+    ax_lua_error(
+        L, fn, "this tensor was released (by core.release, or at the end of a scope that did not return it)");
+  return *box;
+}
+
 ax_tensor *ax_lua_check_tensor(lua_State *L, int idx, const char *fn, const char *name)
 {
   ax_tensor *t = ax_lua_opt_tensor(L, idx, fn);
-  if (!t && name && strcmp(name, "self") == 0) ax_lua_refuse_self(L, "tensor", "x", fn);
+  if (!t && name && strcmp(name, "self") == 0) refuse_self(L, "tensor", "x", fn);
   if (!t) ax_lua_arg_error(L, fn, idx < 0 ? 0 : idx, name, "a tensor", idx);
   return t;
 }

@@ -73,8 +73,7 @@ void ax_model_free(ax_model *m);
 ax_status ax_model_set(ax_model *m, const ax_model_options *o, int64_t n, const ax_text *tokens,
                        const double *scores);
 ax_status ax_model_merges(ax_model *m, int64_t n, const ax_text *pairs);
-/* Appends the tokens of a piece. */
-/* EABORTED when *m->interrupted is not 0. */
+/* Appends the tokens of a piece.  EABORTED when *m->interrupted is not 0. */
 ax_status ax_model_run(ax_model *m, const char *s, int64_t n, ax_tokens_out *out);
 ax_status ax_bpe_run(ax_model *m, const char *s, int64_t n, ax_tokens_out *out);
 

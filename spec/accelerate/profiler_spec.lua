@@ -81,6 +81,26 @@ describe("accelerator:profile", function()
     assert.are.equal(0, rows.sum.flops)
   end)
 
+  it("counts products that are rows of their own", function()
+    local product, linear = core._row "_float8_product", core._row "_linear_encoded"
+    local eight, scale = tensor.ones(16, 32):to "float8_e4m3fn", tensor.ones(1)
+    local x = tensor.rand(2, 5, 64)
+    local rows = rows_of(accelerator:profile({ with_flops = true }, function(p)
+      tensor.linear_gelu(x, tensor.rand(7, 64))
+      linear(x, tensor.zeros(9 * 2 * 34, { dtype = "uint8" }), nil, nil, nil,
+        core._encodings().Q8_0.number, 9, 64, 32)
+      product(eight, eight, scale, scale, nil, "float32", false)
+      tensor.arange(6):float():dot(tensor.ones(6))
+      nn.LSTM(3, 4)(tensor.rand(6, 2, 3))
+      return p
+    end), { group_by_line = false })
+    assert.are.equal(2 * 10 * 7 * 64, rows.linear_gelu.flops)
+    assert.are.equal(2 * 10 * 9 * 64, rows._linear_encoded.flops)
+    assert.are.equal(2 * 16 * 16 * 32, rows._float8_product.flops)
+    assert.are.equal(2 * 6, rows.dot.flops)
+    assert.are.equal(2 * (6 * 2 * 16) * 4, rows.lstm_layer.flops)
+  end)
+
   it("shows shapes, memory, the stack and the modules where they are asked for", function()
     local model, x = nn.Sequential(nn.Linear(16, 64), nn.ReLU()), tensor.rand(32, 16)
     local prof = accelerator:profile({ record_shapes = true, profile_memory = true, with_stack = true,

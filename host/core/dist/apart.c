@@ -1,7 +1,6 @@
 /* dist/apart.c: what transports between machines have in common.  See dist/apart.h. */
 #include "core/dist/apart.h"
 
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <unistd.h>
 

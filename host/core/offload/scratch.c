@@ -105,12 +105,6 @@ ax_status ax_scratch_open(const char *folder, int pid, int number, ax_scratch **
   return new_file(folder, fd, out);
 }
 
-ax_scratch *ax_scratch_retain(ax_scratch *s)
-{
-  atomic_fetch_add(&s->refs, 1);
-  return s;
-}
-
 void ax_scratch_release(ax_scratch *s)
 {
   if (!s || atomic_fetch_sub(&s->refs, 1) > 1) return;
@@ -212,7 +206,8 @@ ax_status ax_scratch_map(ax_scratch *s, int64_t at, size_t n, int flags, ax_stre
     ax_mfree(x);
     return st;
   }
-  x->file = ax_scratch_retain(s);
+  atomic_fetch_add(&s->refs, 1);
+  x->file = s;
   atomic_fetch_add(&bytes_mapped, (int64_t)n);
   *out = x;
   return AX_OK;

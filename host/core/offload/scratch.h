@@ -15,7 +15,6 @@ typedef struct ax_scratch ax_scratch;
 ax_status ax_scratch_new(const char *folder, ax_scratch **out);
 /* The file of another process of this machine, by that process' number for it. */
 ax_status ax_scratch_open(const char *folder, int pid, int fd, ax_scratch **out);
-ax_scratch *ax_scratch_retain(ax_scratch *s);
 void ax_scratch_release(ax_scratch *s);     /* NULL is fine */
 int ax_scratch_number(const ax_scratch *s); /* for ax_scratch_open */
 const char *ax_scratch_folder(const ax_scratch *s);

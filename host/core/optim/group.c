@@ -281,7 +281,8 @@ bool ax_optim_has_state(const ax_tensor *p, ax_state_form form)
   return false;
 }
 
-int64_t ax_optim_state_shape(const ax_tensor *p, ax_state_form form, int64_t *shape)
+/* Elements of the state of form `form` of p, and its shape; 0: p has none. */
+static int64_t state_shape(const ax_tensor *p, ax_state_form form, int64_t *shape)
 {
   /* the dim that is 1 in the state */
   const int flat = form == AX_STATE_ROWS ? p->ndim - 1 : form == AX_STATE_COLS ? p->ndim - 2 : -1;
@@ -301,7 +302,7 @@ static bool is_cut_along(const member *m, ax_state_form form)
 /* The shape of the state of form `form` of what this rank steps. */
 static int own_state_shape(const member *m, ax_state_form form, int64_t *shape)
 {
-  ax_optim_state_shape(m->param, form, shape);
+  state_shape(m->param, form, shape);
   if (!is_cut_along(m, form)) return m->param->ndim;
   *shape = m->count;
   return 1;
@@ -441,7 +442,7 @@ ax_status ax_optim_check_state(const ax_optim_group *g, int i, int k, const ax_t
   const member *m = &g->members[i];
   const ax_tensor *p = m->param;
   int64_t shape[AX_MAX_DIMS];
-  const int64_t whole = ax_optim_state_shape(p, state->form, shape);
+  const int64_t whole = state_shape(p, state->form, shape);
   const int64_t numel = is_cut_along(m, state->form) ? m->count : whole;
 
   if (!ax_optim_has_state(p, state->form))

@@ -148,7 +148,8 @@ ax_status ax_cpu__linalg_permutation(const ax_call *call)
   return AX_OK;
 }
 
-ax_status ax_factor_singular(const ax_call *call, const int *info, int64_t count)
+/* AX_OK where no info is set; else EINVAL, for the first that is. */
+static ax_status check_regular(const ax_call *call, const int *info, int64_t count)
 {
   const int64_t bad = ax_lapack_failed(info, count);
   if (bad < 0) return AX_OK;
@@ -224,7 +225,7 @@ ax_status ax_cpu__linalg_solve(const ax_call *call)
   j.pivots = ax_data(call->out[2]);
   st = ax_dense_each(ax_factor_groups(&j), (ax_factor_cube(&j) + (int64_t)j.n * j.n * j.k) * j.count,
                      room_to_solve(&j), solve_group, &j, NULL);
-  if (st == AX_OK && call->a->linalg_solve.check) st = ax_factor_singular(call, info, j.count);
+  if (st == AX_OK && call->a->linalg_solve.check) st = check_regular(call, info, j.count);
   ax_free(info, bytes);
   return st;
 }
@@ -323,5 +324,5 @@ ax_status ax_cpu__linalg_inv(const ax_call *call)
   if (st != AX_OK) return st;
   st = ax_dense_each(count, 3 * ax_factor_cube(&j) * count, ax_factor_room_to_invert(&j), invert_one, &j,
                      info);
-  return st == AX_OK && call->a->linalg_inv.check ? ax_factor_singular(call, info, count) : st;
+  return st == AX_OK && call->a->linalg_inv.check ? check_regular(call, info, count) : st;
 }

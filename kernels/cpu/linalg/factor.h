@@ -42,8 +42,6 @@ static inline int64_t ax_factor_groups(const ax_factor_job *j)
 void ax_factor_group(const ax_factor_job *j, int64_t i, char *lu, int *pivots, int *info, char *room);
 /* x = a^-1.  scratch: ax_factor_room_to_invert bytes. */
 int ax_factor_invert(const ax_factor_job *j, const char *a, char *x, char *scratch);
-/* AX_OK where no info is set; else EINVAL, for the first that is. */
-ax_status ax_factor_singular(const ax_call *call, const int *info, int64_t count);
 
 static inline int64_t ax_factor_cube(const ax_factor_job *j)
 {
