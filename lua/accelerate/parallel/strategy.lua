@@ -89,6 +89,12 @@ function Strategy:share(record, model, made) end
 ---@param made accelerate.Flat[]
 function Strategy:place(record, model, made) end
 
+--- Makes room for an optimizer that check_optimizer has taken and that applies gradients inside
+--- backward: they have no slot in the gradient buffers.
+---@param record accelerate.ModelRecord
+---@param model accelerate.nn.Module
+function Strategy:fuse(record, model) end
+
 -- ---- a backward pass ----------------------------------------------------------------------------
 
 ---@class accelerate.Pass a backward pass of Accelerator:backward
@@ -143,6 +149,12 @@ function Strategy:after_step(record, groups) end
 --- Returns whether values of parameters are cut over ranks.
 ---@return boolean
 function Strategy:cuts_values() return false end
+
+--- Averages the parameters over all ranks, for LocalSGD: where each rank trains a whole model
+--- (`replicas`).
+---@param record accelerate.ModelRecord
+---@param model accelerate.nn.Module
+function Strategy:average(record, model) end
 
 --- Runs fn(...) with whole values on every rank, and returns what it returns.
 ---@param record accelerate.ModelRecord
