@@ -92,6 +92,9 @@ struct ax_collective;
 struct ax_group;
 ax_status ax_capture_collective(struct ax_group *g, const struct ax_collective *c);
 ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a);
+/* Whether a generator can go to another place among its draws during the recording: back to where
+ * the recording has drawn, and forth again. */
+AX_API bool ax_capture_may_move(const ax_generator *gen, uint64_t draws);
 /* A place in the block of device arguments for an optimizer's hyperparameters; *hyper and *ran are
  * device addresses. */
 AX_API ax_status ax_capture_optim(const ax_hyper *h, const ax_hyper **hyper, const int64_t **ran);

@@ -189,27 +189,58 @@ static int get_state(lua_State *L)
   return 1;
 }
 
-static int set_state(lua_State *L)
+/* The state at 2, as get_state gave it. */
+static ax_generator check_state(lua_State *L)
 {
-  ax_generator *g;
+  ax_generator g = { 0 };
   size_t n;
   const unsigned char *s;
+
+  if (lua_type(L, 2) != LUA_TSTRING) ax_lua_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
+  s = (const unsigned char *)lua_tolstring(L, 2, &n);
+  if (n != 16 && (n != 17 || s[16] != 1))
+    ax_lua_error(L, "set_state", "expected a state of 16 bytes, got %d", (int)n);
+  g.per_rank = n == 17;
+  for (int i = 7; i >= 0; i--) {
+    g.seed = g.seed << 8 | s[i];
+    g.draws = g.draws << 8 | s[8 + i];
+  }
+  return g;
+}
+
+static int put_state(lua_State *L, ax_generator *g, const ax_generator *state)
+{
+  g->seed = state->seed;
+  g->draws = state->draws;
+  g->per_rank = state->per_rank;
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int set_state(lua_State *L)
+{
+  ax_generator *g, state;
   ax_lua_enter(L);
   refuse_while_recording(L, "set_state");
   g = ax_lua_check_generator(L, 1, "set_state", "self");
-  if (lua_type(L, 2) != LUA_TSTRING)
-    return ax_lua_arg_error(L, "set_state", 2, "state", "a string of 16 bytes", 2);
-  s = (const unsigned char *)lua_tolstring(L, 2, &n);
-  if (n != 16 && (n != 17 || s[16] != 1))
-    return ax_lua_error(L, "set_state", "expected a state of 16 bytes, got %zu", n);
-  g->seed = g->draws = 0;
-  g->per_rank = n == 17;
-  for (int i = 7; i >= 0; i--) {
-    g->seed = g->seed << 8 | s[i];
-    g->draws = g->draws << 8 | s[8 + i];
-  }
-  lua_settop(L, 1);
-  return 1;
+  state = check_state(L);
+  return put_state(L, g, &state);
+}
+
+/* core._move_generator(generator, state): as set_state, also in a captured step, for a state that
+ * the step itself has seen */
+static int move_generator(lua_State *L)
+{
+  ax_generator *g, state;
+  ax_lua_enter(L);
+  g = ax_lua_check_generator(L, 1, "_move_generator", "generator");
+  state = check_state(L);
+  if (ax_recording && (state.seed != g->seed || !ax_capture_may_move(g, state.draws)))
+    return ax_lua_error(
+        L, "checkpoint",
+        "what it computes again drew random numbers before this recording began, and a replay would draw "
+        "others: capture the whole step with utils.capture, or give preserve_rng_state = false");
+  return put_state(L, g, &state);
 }
 
 static void clear_generator(lua_State *L, void *object)
@@ -245,6 +276,7 @@ void ax_lua_open_random(lua_State *L)
     { "manual_seed", manual_seed },
     { "_common_generator", common_generator },
     { "_draw_part", draw_part },
+    { "_move_generator", move_generator },
     { "_seedings", seedings },
     { "_math_random_state", math_random_state },
     { NULL, NULL },

@@ -436,4 +436,38 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       assert.is_false(core.is_recording())
     end)
   end)
+
+  it("computes checkpointed parts again with the draws of the first time", function()
+    local stats = agree(function()
+      local part = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.4), nn.Linear(16, 6)):to(D)
+      local head = nn.Sequential(nn.Dropout(0.2), nn.Linear(6, 3)):to(D)
+      local model = nn.Sequential(part, head)
+      local optimizer = sgd(model:parameters())
+      local function step(x, y)
+        local loss = F.cross_entropy(head(nn.utils.checkpoint(part, x)), y)
+        loss:backward()
+        optimizer:step()
+        optimizer:zero_grad()
+        return loss
+      end
+      return { model = model, optimizer = optimizer, step = step, batch = function()
+        return tensor.randn(5, 6, { device = D }), tensor.randint(0, 3, { 5 }, { device = D })
+      end }
+    end, { verify = 2 })
+    assert.are.equal(1, stats.recorded)
+  end)
+
+  it("is recorded anew when a parameter was thawed", function()
+    local stats = agree(function()
+      local job, steps = mlp(sgd)(), 0
+      local frozen = job.model:parameters()[1]
+      frozen.requires_grad = false
+      job.after = function()
+        steps = steps + 1
+        if steps == 6 then frozen.requires_grad = true end
+      end
+      return job
+    end, nil, 10)
+    assert.are.equal(2, stats.recorded)
+  end)
 end)

@@ -135,6 +135,20 @@ describe("sharded training on GPUs of several ranks", function()
     end
   end)
 
+  it("clips parameters of which a rank has nothing", function()
+    if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
+    local out = assert(gpu_ranks.on(2, programs.TRAIN .. [[
+      local _, model, _, accelerator = train("gpt", "ZeRO-3", { steps = 1 })
+      local x = core.randint(0, 19, { 4, 6 }):to(accelerator.device)
+      accelerator:backward(model(x):square():mean())
+      local list = { model.norm.weight, model.norm.bias } -- on one rank
+      local before = accelerator:clip_grad_norm_(list, 1e-3):item()
+      local after = accelerator:clip_grad_norm_(list, 1):item()
+      if rank == 0 then print(before > 1e-3 and math.abs(after - 1e-3) < 1e-5 and "clipped") end
+    ]]))
+    assert.matches("clipped", out)
+  end)
+
   it("gives the same bits twice", function()
     if gpu_ranks.most < 2 then return pending("needs 2 GPUs") end
     local call = "'gpt', 'ZeRO-3', { accumulate = 2 }"

@@ -76,6 +76,9 @@ describe("a plan of FSDP", function()
   end)
 
   it("moves nothing to the host's memory where it is there already", function()
+    assert.are.same({ values = "cpu", states = "cpu" },
+      plans.new("FULL_SHARD", { offload = { values = "cpu" } },
+      1).offload) -- who steps them there has the states there
     assert.are.same({ note = "none: a CPU's memory is the host's" }, plan_of { cpu_offload = true }.offload)
     assert.are.same({ values = "cpu", gradients = "cpu", states = "cpu" },
       plan_of({ cpu_offload = { offload_params = true } }, context(2, { device = "cuda:0" })).offload)

@@ -205,6 +205,16 @@ describe("sharded training", function()
       refused("uneven inputs", accelerator.join_uneven_inputs, accelerator, { model }, uneven,
         print)
       refused("LOMO", accelerator.prepare, accelerator, optim.LOMO(model, { lr = 0.1 }))
+      refused("LBFGS", accelerator.prepare, accelerator, optim.LBFGS(model:parameters()))
+      local loss = model(core.randint(0, 19, { 2, 6 })):sum()
+      refused("create_graph", accelerator.backward, accelerator, loss, { create_graph = true })
+      for name, value in pairs { comm_hook = "fp16", static_graph = true } do
+        state.reset()
+        local other = accelerate.Accelerator { cpu = true,
+          kwargs_handlers = { accelerate.DistributedDataParallelKwargs { [name] = value } } }
+        other._plan = plan_of("ZeRO-3", {})
+        refused(name, other.prepare, other, (models.gpt()))
+      end
       if rank == 0 then print "refused" end
     ]], CPU)
     assert.matches("refused", out)

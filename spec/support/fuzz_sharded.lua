@@ -1,8 +1,9 @@
 --- Trains random small models under random sharding plans, and the same models plainly, and prints
 --- the seeds whose parameters differ.  Each rank computes the plain training itself: it goes over
 --- the slices of all ranks in turn.
----   accel-run --num_processes N spec/support/fuzz_sharded.lua FIRST LAST
---- ACCEL_SHARED_PARAMETERS=0 makes the ranks gather; then all of them use the same units.
+---   accel-run --num_processes N spec/support/fuzz_sharded.lua FIRST LAST [device]
+--- device: on the ranks' GPUs, without offload; a quarter of the programs capture their steps
+--- there. ACCEL_SHARED_PARAMETERS=0 makes the ranks gather; then all of them use the same units.
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
 local fs = require "accelerate.utils.fs"
@@ -12,6 +13,7 @@ local plans = require "accelerate.parallel.sharded.plan"
 
 local RANKS, RANK = state.PartialState().num_processes, state.PartialState().process_index
 local GATHERS = os.getenv "ACCEL_SHARED_PARAMETERS" == "0"
+local ON_DEVICE = arg[3] == "device"
 local FOLDER = os.getenv "TMPDIR" or "/tmp"
 local ROWS = 3 -- of a rank's slice
 
@@ -142,8 +144,16 @@ local function program(seed)
   for _, q in ipairs { p, p.resume } do
     if p.optimizer.in_memory and q.offload then q.offload = "values" end
   end
+  p.captured = draw(1, 4) == 1
+  if ON_DEVICE then -- without what a recording refuses
+    p.captured = p.captured and not p.optimizer.in_memory and p.optimizer[1] ~= "NAdam"
+    for _, one in ipairs { p, p.resume } do
+      one.offload, one.whole = false, one.whole and not p.captured
+    end
+  end
   -- Buckets of replicas take one gradient of a parameter in a pass.
-  p.avoids = { some = GATHERS, recomputed = p.strategy == "replicas"
+  p.avoids = { some = GATHERS or ON_DEVICE, never = ON_DEVICE and p.captured,
+    recomputed = p.strategy == "replicas"
     or p.resume and p.resume.strategy == "replicas" }
   return p
 end
@@ -152,7 +162,7 @@ local function describe(p)
   local list = {}
   for _, key in ipairs { "strategy", "replicate", "reshard", "units", "accumulate", "clip", "value", "edit",
     "keep",
-    "thaw", "whole", "evaluate", "recompute", "offload", "meta" } do
+    "thaw", "whole", "evaluate", "recompute", "offload", "meta", "captured" } do
     list[#list + 1] = key .. " " .. tostring(p[key])
   end
   if p.resume then list[#list + 1] = "then " .. p.resume.strategy end
@@ -204,7 +214,7 @@ end
 
 local function values(model)
   local all = {}
-  for name, q in model:named_parameters() do all[#all + 1] = { name, q:detach():clone() } end
+  for name, q in model:named_parameters() do all[#all + 1] = { name, q:detach():cpu():clone() } end
   return all
 end
 
@@ -263,7 +273,8 @@ end
 
 local function prepared(p)
   state.reset()
-  local accelerator = accelerate.Accelerator { cpu = true, gradient_accumulation_steps = p.accumulate }
+  local accelerator = accelerate.Accelerator { cpu = not ON_DEVICE,
+    gradient_accumulation_steps = p.accumulate }
   accelerator._plan = plan_of(p)
   local model, optimizers, slice_of = start(p, p.meta)
   model, optimizers[1], optimizers[2] = accelerator:prepare(model, unpack(optimizers))
@@ -286,33 +297,46 @@ local function resumed(p, accelerator)
   return next_accelerator, model, optimizers
 end
 
+-- What a rank does with one batch.
+local function pass_of(p, accelerator, model, optimizers)
+  local function pass(x, y)
+    accelerator:backward(F.cross_entropy(model(x, RANK), y))
+    if accelerator.sync_gradients then
+      if p.value then accelerator:clip_grad_value_(model:parameters(), p.value)
+      elseif p.clip then accelerator:clip_grad_norm_(model:parameters(), p.clip) end
+    end
+    step_all(p, optimizers)
+  end
+  return p.captured and accelerate.utils.capture(pass, { warmup = 1 }) or pass
+end
+
 local function sharded(p)
-  local accelerator, model, optimizers, slice_of = prepared(p)
+  local accelerator, model, optimizers, slices = prepared(p)
+  local pass = pass_of(p, accelerator, model, optimizers)
+  local function slice_of(...)
+    local x, y = slices(...)
+    return x:to(accelerator.device), y:to(accelerator.device)
+  end
   for step = 1, p.steps do
     if p.thaw and step == 2 then thaw(model) end
     for micro = 1, p.accumulate do
-      accelerator:accumulate(model, function()
-        local x, y = slice_of(step, micro, RANK)
-        accelerator:backward(F.cross_entropy(model(x, RANK), y))
-        if accelerator.sync_gradients then
-          if p.value then accelerator:clip_grad_value_(model:parameters(), p.value)
-          elseif p.clip then accelerator:clip_grad_norm_(model:parameters(), p.clip) end
-        end
-        step_all(p, optimizers)
-      end)
+      accelerator:accumulate(model, pass, slice_of(step, micro, RANK))
     end
-    if p.evaluate then core.no_grad(function() model(slice_of(step, 1, 0), 0) end) end
+    if p.evaluate then core.no_grad(function() model((slice_of(step, 1, 0)), 0) end) end
     if p.edit == "in place" and step == 1 then edit(model) end
     if p.edit == "summon" and step == 1 then
       accelerate.utils.summon_full_params(model, { writeback = true }, function() edit(model) end)
     end
-    if p.resume and step == 1 then accelerator, model, optimizers = resumed(p, accelerator) end
+    if p.resume and step == 1 then
+      accelerator, model, optimizers = resumed(p, accelerator)
+      pass = pass_of(p, accelerator, model, optimizers)
+    end
   end
   return parallel.summon(model, false, nil, function() return values(model) end)
 end
 
 local function difference(p, a, b)
-  local allowed = 2e-5 + p.steps * (p.optimizer.rounded or 0) * p.optimizer[2].lr
+  local allowed = (ON_DEVICE and 1e-4 or 2e-5) + p.steps * (p.optimizer.rounded or 0) * p.optimizer[2].lr
   if #a ~= #b then return ("%d parameters, expected %d"):format(#a, #b) end
   for k, entry in ipairs(a) do
     local far = (entry[2] - b[k][2]):abs():max():item()

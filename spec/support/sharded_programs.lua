@@ -10,11 +10,11 @@ local M = {}
 --- the accelerator and the pass, and `give(t)`, which prints them. plan: "DDP", or a key of the
 --- plan's HOMES; opts: { steps, accumulate, replicate, clip, value, optimizer, options,
 --- whole_in_no_sync, reshard, units = false, precision, reduced: a type, offload, captured, verify;
---- recompute; ignored: modules or a pattern; thaw: the step from which every third parameter
---- trains; groups: so many of one optimizer, or optimizers, with rates of their own; sync: batch
---- norm over the ranks; alike: each rank has the whole batch; folder, save, kill, resume: a state
---- is saved after step `save`, rank 0 kills itself after step `kill`, and a run with `resume` goes
---- on from the state }.
+--- backend: dynamo_backend; recompute; ignored: modules or a pattern; thaw: the step from which
+--- every third parameter trains; groups: so many of one optimizer, or optimizers, with rates of
+--- their own; sync: batch norm over the ranks; alike: each rank has the whole batch; folder, save,
+--- kill, resume: a state is saved after step `save`, rank 0 kills itself after step `kill`, and a
+--- run with `resume` goes on from the state }.
 M.TRAIN = [[
 local accelerate = require "accelerate"
 local core, nn, optim = require "accelerate.core", require "accelerate.nn", require "accelerate.optim"
@@ -195,7 +195,7 @@ local function train(name, plan, opts)
   state.reset()
   core.manual_seed(4)
   local accelerator = accelerate.Accelerator { cpu = opts.cpu, gradient_accumulation_steps = opts.accumulate,
-    mixed_precision = opts.precision }
+    mixed_precision = opts.precision, dynamo_backend = opts.backend }
   accelerator._plan = plan_of(plan, opts)
   local model, part, loss_of = built(name, opts)
   local optimizers, all = optimizers_of(model, opts), {}

@@ -90,6 +90,8 @@ ax_status ax_capture_end(ax_capture *c)
   }
   c->graph = graph;
   c->ended = true;
+  for (int k = 0; k < c->n_generators; k++)
+    c->generators[k].count = c->generators[k].g->draws - c->generators[k].draws;
   for (int k = 0; k < c->n_leaves; k++) {
     ax_noted *l = &c->leaves[k];
     l->written = l->t->version->edits - l->edits;
@@ -174,6 +176,7 @@ void ax_capture_note(ax_tensor *t)
         (ax_noted){ .t = ax_tensor_retain(t),
                     .data = ax_data(rests),
                     .edits = t->version->edits,
+                    .wanted = t->requires_grad,
                     .work_before = rests == t && work_is_current(t),
                     .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
     ax_capture_hold(rests->storage);
@@ -266,9 +269,15 @@ ax_status ax_capture_draw(ax_generator *gen, ax_attrs *a)
     c->generators[c->n_generators++] = (ax_drawn){ .g = gen, .draws = gen->draws - 1, .at = at };
     ((ax_draw_args *)(c->here + at))->seed = gen->seed;
   }
-  c->generators[k].count++;
   a->rng.device_args = (const ax_draw_args *)((char *)c->there + c->generators[k].at);
   return AX_OK;
+}
+
+bool ax_capture_may_move(const ax_generator *gen, uint64_t draws)
+{
+  for (int k = 0; k < ax_recording->n_generators; k++)
+    if (ax_recording->generators[k].g == gen) return draws >= ax_recording->generators[k].draws;
+  return draws == gen->draws;
 }
 
 /* The optimizer's numbers, then how many steps it took since. */
@@ -311,6 +320,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
   for (int k = 0; k < c->n_leaves && !what; k++) {
     const ax_noted *l = &c->leaves[k];
     if (ax_data(ax_home_resting(l->t)) != l->data) what = "a parameter or buffer was given other memory";
+    else if (l->t->requires_grad != l->wanted) what = "a parameter was frozen or thawed";
     else if (c->leaves_gradients) continue;
     else if (!l->t->grad != !l->before)
       what = l->before ? "a parameter has no gradient where it had one"

@@ -14,12 +14,13 @@ typedef struct ax_noted {
   const void *data;             /* the address of its elements, or of the part that they are cut into */
   uint32_t edits, written;      /* its version when it was met; edits that the recording made */
   bool work_before, work_after; /* was its working copy current? */
+  bool wanted;                  /* did it require a gradient? */
   ax_tensor *before, *after;    /* its gradient; counted */
 } ax_noted;
 
 typedef struct ax_drawn {
   ax_generator *g;       /* counted */
-  uint64_t draws, count; /* its position at the first draw; the number of draws */
+  uint64_t draws, count; /* its position at the first draw; by how much the recording moved it */
   size_t at;             /* in the block of device arguments */
 } ax_drawn;
 

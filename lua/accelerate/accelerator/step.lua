@@ -82,7 +82,8 @@ local function run_backward(self, where, loss, rate, weight, graph)
   local models = self._models
   local watched = weight or follows(self)
   local sync = gradient_state.sync_gradients or gradient_state.sync_each_batch
-  if watched then parallel.begin(models, (sync or not weight) and not (graph and graph.create_graph)) end
+  local history = graph and graph.create_graph or false
+  if watched then parallel.begin(models, (sync or not weight) and not history, history) end
   if self._has_lomo_optimizer then
     run_fused(self, where, loss, rate, weight, graph)
   elseif graph then

@@ -310,14 +310,14 @@ end
 local MOST_VARIANTS = 8
 
 -- Returns the entry's recording that fits now, or nil and why the last one does not. Frees
--- recordings that can never fit again.
+-- recordings that need an eager call before they could be made again.
 local function fitting(self, entry)
   local why
   for i = #entry.variants, 1, -1 do
     local variant = entry.variants[i]
     why = misfit(variant)
     if not why then return variant end
-    if why:find "given other memory" then
+    if why:find "given other memory" or why:find "frozen or thawed" then
       table.remove(entry.variants, i)
       core.capture_free(variant.capture)
       -- one eager call: new state may first have to be made on the host

@@ -31,6 +31,7 @@ local fail = options.fail
 local LBFGS = class("LBFGS", TableOptimizer)
 
 LBFGS._kind = "lbfgs"
+LBFGS._takes_whole = true -- gradients, as one vector; see accelerate.parallel.sharded
 LBFGS._schema = {
   lr = { "number", default = 1, min = 0 },
   max_iter = { "integer", default = 20, min = 0 },

@@ -52,8 +52,9 @@ end
 --- Prepares a backward pass of Accelerator:backward.
 ---@param models accelerate.nn.Module[]
 ---@param due boolean whether the gradients are reduced in this pass or after it
-function M.begin(models, due)
-  local pass = { due = due, alone = #models == 1 }
+---@param history boolean? whether gradients get a history (create_graph)
+function M.begin(models, due, history)
+  local pass = { due = due, alone = #models == 1, history = history }
   for _, model in ipairs(models) do
     local record = records.of(model)
     record.begun_at = records.reached(record)

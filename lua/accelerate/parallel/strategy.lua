@@ -101,6 +101,7 @@ function Strategy:fuse(record, model) end
 ---@field due boolean whether gradients are reduced in it, or after it
 ---@field alone boolean whether one model alone is prepared, so that all ranks take part even where
 ---  a rank's loss did not reach it
+---@field history boolean? whether gradients get a history of their own
 ---@field reached boolean? at its end: whether it may have reached the model
 
 ---@param record accelerate.ModelRecord

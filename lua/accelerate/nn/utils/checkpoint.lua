@@ -28,7 +28,7 @@ local function states_of(generators)
 end
 
 local function set_states(generators, states)
-  for i, g in ipairs(generators) do g:set_state(states[i]) end
+  for i, g in ipairs(generators) do core._move_generator(g, states[i]) end
 end
 
 -- Runs fn with the random numbers and the automatic casting of the first run, and restores the
@@ -44,6 +44,15 @@ local function with_saved_rng(saved, fn)
   core.autocast_leave(region)
   modes.float8 = float8
   if not ok then error(err, 0) end
+end
+
+-- A tensor that requires a gradient and gets none stands in for the parameters that fn uses, which
+-- are not among the arguments.
+local standing
+
+local function stand_in()
+  standing = standing or core.keep(core.zeros(1, { device = "cpu", requires_grad = true }))
+  return standing
 end
 
 -- ---- the function on the tape -------------------------------------------------------------------
@@ -266,9 +275,7 @@ function checkpoint.with(opts, fn, ...)
     saved.generators = generators_of(o.generators)
     saved.states = states_of(saved.generators)
   end
-  -- A tensor that requires a gradient stands in for the parameters that fn uses, which are not
-  -- among the arguments.
-  return Checkpoint(saved, core.zeros(1, { requires_grad = true }), unpack(args, 1, args.n))
+  return Checkpoint(saved, stand_in(), unpack(args, 1, args.n))
 end
 
 -- The forward of a checkpointed module -> { own = the one that the object had itself, or nil }. A

@@ -82,8 +82,8 @@ local function check(models)
         "prepared", i)
     end
     if not record.strategy.replicas then
-      fail("join_uneven_inputs: the model is cut over ranks (%s), and no rank can train it without the " ..
-        "others; use even_batches = true", record.strategy.plan.name)
+      fail("join_uneven_inputs: under %s ranks step parts of the model, and no rank can train it without " ..
+        "the others (FSDP has no join either); use even_batches = true", record.strategy.plan.name)
     end
   end
 end

@@ -79,11 +79,34 @@ local function check(plan, handler)
     fail("prepare: %s: values that are cut need gradients that are cut", plan.name)
   end
   if handler and (handler.comm_hook or "no") ~= "no" then
-    fail("prepare: %s: a communication hook is for replicated gradients; leave comm_hook out", plan.name)
+    fail("prepare: %s: a communication hook is for replicated gradients, as DDP has them: leave comm_hook " ..
+      "out, and give reduce_dtype in mixed_precision_policy for gradients that travel in a half type",
+      plan.name)
   end
   if handler and handler.static_graph then
-    fail("prepare: %s: static_graph is for replicated gradients; leave it out", plan.name)
+    fail("prepare: %s: static_graph is for replicated gradients, as DDP has them, and units need it not; " ..
+      "leave it out", plan.name)
   end
+end
+
+--- Refuses an optimizer that takes the gradients of all parameters as one vector, where ranks have
+--- parts of them.
+---@param plan accelerate.ShardingPlan?
+---@param optimizer accelerate.optim.Optimizer
+function M.check_optimizer(plan, optimizer)
+  if not (optimizer._takes_whole and M.applies(plan) and is_cut(plan, "gradients")) then return end
+  fail("prepare_optimizer: %s takes the gradients of all parameters as one vector, of which a rank has a " ..
+    "part under %s (PyTorch's FSDP has no %s either): use AdamW, say, or a plan with whole gradients, " ..
+    "such as ZeRO-1", optimizer.__name, plan.name, optimizer.__name)
+end
+
+--- Refuses gradients with a history of their own: reducing them into parts leaves none.
+---@param record accelerate.ModelRecord
+function M.check_history(record)
+  if not record.delivers then return end
+  fail("backward: create_graph: gradients are reduced into the parts of %s, which have no history (FSDP " ..
+    "has no second derivatives of them either): autograd.grad(loss, inputs, { create_graph = true }) has " ..
+    "one, and backward takes what is made of it", record.plan.name)
 end
 
 --- Refuses what recordings of a model's passes (dynamo_backend = "cudagraphs") cannot contain.

@@ -62,6 +62,16 @@ local DEFAULTS = {
   whole_in_no_sync = false, activation_checkpointing = false, state_dict_type = "full",
 }
 
+-- An optimizer steps values and gradients of host memory there, so that its states are there, too.
+local function complete(offload)
+  if offload.states or not (offload.values == "cpu" or offload.gradients == "cpu") then return offload end
+  notice.main_once("offload: the optimizer's states rest in host memory, too, where the rest of what it " ..
+    "steps does")
+  local all = { states = "cpu" }
+  for key, value in pairs(offload) do all[key] = value end
+  return all
+end
+
 --- Returns a plan. Raises when its copies and parts do not make the number of ranks.
 ---@param strategy string a key of HOMES, which gives values, gradients and states
 ---@param fields table of the plan, without those three; `name` is by default the strategy
@@ -73,6 +83,7 @@ function M.new(strategy, fields, num_processes)
     origin = {} }
   for key, value in pairs(DEFAULTS) do plan[key] = value end
   for key, value in pairs(fields) do plan[key] = value end
+  plan.offload = complete(plan.offload)
   if plan.replicate * plan.shard ~= num_processes then
     fail("%s: %d cop%s over %d rank%s each (dp_replicate x dp_shard) take %d ranks, and the run has %d",
       plan.name, plan.replicate, plan.replicate == 1 and "y" or "ies", plan.shard,

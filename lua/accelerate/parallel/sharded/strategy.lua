@@ -24,10 +24,12 @@ function Sharded:follows() return self.ranks > 1 or places.on_host(self.plan) en
 
 function Sharded:check_optimizer(optimizer)
   if optimizer.fuses_backward then
-    fail("prepare_optimizer: %s reduces and applies whole gradients inside backward, which the ranks do not "
-      .. "have under %s; use another optimizer", optimizer.__name, self.plan.name)
+    fail("prepare_optimizer: %s applies each gradient inside backward, before the units of %s have " ..
+      "reduced theirs, and keeps neither gradients nor states that ranks could divide; use another " ..
+      "optimizer, or leave the plan out", optimizer.__name, self.plan.name)
   end
   places.check_optimizer(self.plan, optimizer)
+  sharded.check_optimizer(self.plan, optimizer)
 end
 
 -- ---- preparing ----------------------------------------------------------------------------------
@@ -52,6 +54,7 @@ local function delivers_now(record, pass)
 end
 
 function Sharded:begin_pass(record, pass)
+  if pass.history then sharded.check_history(record) end
   record.captures, record.reduced_at = false, nil
   if record.delivers then sharded.expect(record, pass.alone and delivers_now(record, pass)) end
 end
