@@ -254,6 +254,22 @@ describe("sharded training", function()
     assert.matches("kept", out)
   end)
 
+  it("exchanges in one order on all ranks, whenever each of them collects garbage", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local _, model, optimizer, accelerator = train("gpt", "ZeRO-3", { steps = 1 })
+      local x = core.randint(0, 19, { 4, 6 })
+      for step = 1, 4 do
+        local kept = model(x):sum():item() -- a graph that no backward pass goes through
+        if rank == step % 2 then collectgarbage() end
+        accelerator:backward(model(x):square():mean())
+        optimizer:step()
+        optimizer:zero_grad()
+      end
+      if rank == 0 then print "together" end
+    ]], GATHERING)
+    assert.are.equal("together\n", out)
+  end)
+
   it("gathers the units that find no memory for all ranks", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local ffi = require "ffi"

@@ -13,6 +13,7 @@
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
+#include "core/tape/graph.h"
 #include "core/memory/lasting.h"
 
 ax_status ax_home_view(const ax_flat *f, ax_tensor *buffer, int64_t begins, int64_t from, int64_t to,
@@ -200,6 +201,7 @@ ax_status ax_flat_cut_over(ax_flat *f, ax_group *group, ax_group *copies, uint8_
   if (f->size % group->size || part % (AX_SLOT_BYTES / (int64_t)ax_dtype_size((ax_dtype)f->dtype)))
     return ax_fail(AX_EINVAL, "flat: %lld elements do not make %d equal parts", (long long)f->size,
                    group->size);
+  ax_leaves_keep_order();
   h->group = ax_group_retain(group);
   h->copies = copies ? ax_group_retain(copies) : NULL;
   h->first = part * group->rank;

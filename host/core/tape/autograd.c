@@ -10,9 +10,9 @@
 #include <string.h>
 
 static _Thread_local bool grad_enabled = true;
-static _Thread_local uint64_t next_seq = 1;
+static _Thread_local uint64_t next_seq = 2; /* even: leaves.c puts leaves in between */
 
-uint64_t ax_next_seq(void) { return next_seq++; }
+uint64_t ax_next_seq(void) { return next_seq += 2; }
 
 bool ax_grad_enabled(void) { return grad_enabled; }
 
@@ -62,7 +62,7 @@ ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out)
   n->op = AX_OP_COUNT;
   n->n_in = n_in;
   n->n_out = n_out;
-  n->seq = next_seq++;
+  n->seq = ax_next_seq();
   n->place = ax_profile_place;
   return AX_OK;
 }
@@ -165,7 +165,7 @@ static ax_status link_inputs(ax_node *n, int n_in, ax_tensor *const *in)
     if (st != AX_OK) return st;
     if (in[k]) ax_meta_of(in[k], &n->in_meta[k]);
   }
-  n->seq = next_seq++; /* after the leaves' nodes that this may just have made */
+  n->seq = ax_next_seq(); /* after the leaves' nodes that this may just have made */
   return AX_OK;
 }
 

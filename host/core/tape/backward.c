@@ -491,5 +491,6 @@ ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, b
                       bool create_graph)
 {
   ax_walk r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
-  return ax_walk_run(&r, n, roots, seeds);
+  const ax_status st = ax_leaves_order(n, roots);
+  return st == AX_OK ? ax_walk_run(&r, n, roots, seeds) : st;
 }

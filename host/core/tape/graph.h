@@ -67,6 +67,8 @@ struct ax_node {
   int32_t place;      /* where in the script it was made, for the profiler; 0: not known */
   bool slot_written;  /* ACCUMULATE: a rule has added into the leaf's gradient slot already */
   ax_node *next_dead; /* list of ax_node_release */
+  uint64_t reached;   /* leaves.c: the last list that it was in */
+  ax_node *after;     /* the next one in that list */
 };
 
 /* Whether the gradient of n is needed.  A search that ran inside the one that marked n may have
@@ -132,6 +134,13 @@ ax_status ax_node_reserve(ax_node *n, ax_tensor *dst, uint32_t saves);
 ax_status ax_node_new(ax_node_kind kind, int n_in, int n_out, ax_node **out);
 void ax_meta_of(const ax_tensor *t, ax_meta *m);
 uint64_t ax_next_seq(void);
+
+/* ---- leaves.c */
+
+/* From now on leaves are visited at a place that follows from the graph alone. */
+void ax_leaves_keep_order(void);
+/* Before a backward run from n roots. */
+ax_status ax_leaves_order(int n, ax_tensor *const *roots);
 
 /* ---- views.c: tensors that show elements of another one */
 

@@ -1,0 +1,58 @@
+/* tape/leaves.c: when a backward run visits leaves.
+ *
+ * A leaf has one node, which lives as long as some graph leads to it.  One that is made with a
+ * graph is visited right after the leaf's first use there; one that an earlier graph has left
+ * behind is older, and would be visited at the end.  Which of them it is depends on when the
+ * garbage collector freed that graph, and so differs between ranks.  Where models are cut over
+ * ranks, arriving gradients start collectives, whose order must not differ: there each run begins
+ * by putting the leaves that it leads to right behind their first use in its own graph. */
+#include "core/core.h"
+#include "core/tape/graph.h"
+
+static bool ordering;
+
+void ax_leaves_keep_order(void) { __atomic_store_n(&ordering, true, __ATOMIC_RELAXED); }
+
+typedef struct listed {
+  ax_node *first, **end;
+  uint64_t mark;
+} listed;
+
+static void list(listed *l, ax_node *n)
+{
+  if (!n || n->reached == l->mark) return;
+  n->reached = l->mark;
+  n->after = NULL;
+  *l->end = n;
+  l->end = &n->after;
+}
+
+/* A leaf that an outer run has queued keeps its place there, which is behind all of this one. */
+static void put_behind(const listed *l, ax_node *leaf, const ax_node *user)
+{
+  const uint64_t place = user->seq - 1; /* numbers of other nodes are even */
+
+  if (leaf->run) return;
+  if (leaf->reached != l->mark || place < leaf->seq) leaf->seq = place;
+  leaf->reached = l->mark;
+}
+
+ax_status ax_leaves_order(int n, ax_tensor *const *roots)
+{
+  static _Thread_local uint64_t marks;
+  listed l = { .end = &l.first, .mark = ++marks };
+
+  if (!__atomic_load_n(&ordering, __ATOMIC_RELAXED)) return AX_OK;
+  for (int k = 0; k < n; k++) {
+    const ax_status st = ax_history(roots[k]);
+    if (st != AX_OK) return st;
+    list(&l, roots[k]->grad_fn);
+  }
+  for (const ax_node *at = l.first; at; at = at->after)
+    for (int k = 0; k < at->n_in; k++) {
+      ax_node *const to = at->edges[k].node;
+      if (to && to->kind == AX_NODE_ACCUMULATE) put_behind(&l, to, at);
+      else list(&l, to);
+    }
+  return AX_OK;
+}
