@@ -129,7 +129,7 @@ function common.accelerator(flags)
   if flags.nondeterministic then tensor.use_deterministic_algorithms(false) end
   local plugin = flags.sharded and accelerate.FullyShardedDataParallelPlugin { fsdp_version = 2,
     auto_wrap_policy = "transformer_based_wrap", transformer_cls_names_to_wrap = { "Block" } } or nil
-  -- (no loader is prepared, of which the batch size would be known)
+  -- (a prepared loader would say the batch size, and there is none)
   local zero = flags.zero1 and accelerate.DeepSpeedPlugin { hf_ds_config = {
     train_micro_batch_size_per_gpu = flags.batch or 1, zero_optimization = { stage = 1 } } } or nil
   return accelerate.Accelerator { cpu = flags.device == "cpu", mixed_precision = flags.mixed_precision,

@@ -1,4 +1,4 @@
-"""Writes offload_reference.json beside device_maps_reference.json: a folder of offloaded weights as Accelerate writes it.
+"""Writes offload_reference.json beside device_maps_reference.json: a folder of offloaded weights, as Accelerate has it.
 
 Run with a Python that has torch and accelerate (1.15).  Each weight is written as [name, type, shape, bytes of the
 tensor in hexadecimal digits, bytes of its file]; those of bool are of numpy's.  `index` is index.json.

@@ -123,7 +123,7 @@ def types_case(tree, ties):
     sizes = modeling.compute_module_sizes(model, **options)
     memory, classes = limits(int(sizes[""]) + 2), random.sample(CLASSES, random.randint(0, 2))
     try:
-        found = modeling.infer_auto_device_map(model, max_memory=dict(memory), no_split_module_classes=classes, **options)
+        found = modeling.infer_auto_device_map(model, dict(memory), no_split_module_classes=classes, **options)
     except (IndexError, AttributeError):  # its own
         return None
     return {"dtype": dtype, "special_dtypes": special, "max_memory": plain(memory), "no_split_module_classes": classes,
