@@ -39,6 +39,13 @@ describe("a captured step on the CPU", function()
       capture(function() end, { device = "cuda:0" }), x)
   end)
 
+  it("tells arguments apart that are written alike", function()
+    local word = require("accelerate.capture.recording").word
+    assert.are_not.equal(word(0.1), word(0.1 + 2 ^ -52))
+    assert.are_not.equal(word("1"), word(1))
+    assert.are.equal(word(0.5), word(1 / 2))
+  end)
+
   it("a backend that records nothing says so", function()
     raises("the cpu backend cannot record steps", core.capture_begin, "cpu")
     assert.is_false(core.is_recording())

@@ -41,7 +41,7 @@ local function flatten(value, list, words)
   elseif type(value) == "table" or type(value) == "function" or type(value) == "userdata" then
     return false
   else
-    words[#words + 1] = type(value):sub(1, 1) .. tostring(value)
+    words[#words + 1] = recording.word(value)
   end
   return true
 end

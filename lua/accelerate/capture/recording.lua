@@ -92,6 +92,15 @@ local function put_back(groups, list)
   end
 end
 
+--- Returns what identifies a plain value among those that recordings were made for: numbers are
+--- part of what a recording computes, so that no two of them have one word.
+---@param value number|string|boolean|nil
+---@return string
+function M.word(value)
+  local kind = type(value)
+  return kind:sub(1, 1) .. (kind == "number" and ("%.17g"):format(value) or tostring(value))
+end
+
 --- Runs a schedule's step(self, ...) and registers it.
 ---@param step function
 function M.schedule(self, step, ...)

@@ -41,7 +41,7 @@ local function describe(value, path, words, tensors)
     words[#words + 1] = core.tensor_key(value)
     tensors[#tensors + 1] = { value, path }
   elseif PLAIN[kind] then
-    words[#words + 1] = kind:sub(1, 1) .. (kind == "number" and ("%.17g"):format(value) or tostring(value))
+    words[#words + 1] = recording.word(value)
   elseif nested.is_container(value) then
     words[#words + 1] = "{"
     for key, inner in ordered.pairs(value) do
