@@ -146,6 +146,60 @@ describe("offload to files", function()
     end)
   end)
 
+  it("reads each buffer from the disk once, and old gradients never", function()
+    local read
+    host.in_folder(function(folder)
+      read = json.decode(ranks.ok(1, ([[
+        local FOLDER, ffi = %q, require "ffi"
+        ffi.cdef "int fdatasync(int); int posix_fadvise(int, long, long, int);"
+        ffi.cdef "long readlink(const char *, char *, long);"
+        local nn, optim, tensor = accelerate.nn, accelerate.optim, accelerate.tensor
+        local a = accelerate.Accelerator { fsdp_plugin = { cpu_offload = true, offload_folder = FOLDER,
+          auto_wrap_policy = "SIZE_BASED_WRAP", min_num_params = 2 ^ 20 } }
+        local list = {}
+        for i = 1, 8 do list[i] = nn.Linear(1024, 1024, { bias = false }) end
+        local model = nn.Sequential(list)
+        local optimizer = optim.AdamW(model:parameters(), {})
+        model, optimizer = a:prepare(model, optimizer)
+        local function forget() -- what the page cache has of the files
+          local name = ffi.new "char[4096]"
+          for fd = 3, 99 do
+            local n = ffi.C.readlink("/proc/self/fd/" .. fd, name, 4096)
+            if n > 0 and ffi.string(name, n):find(FOLDER, 1, true) then
+              ffi.C.fdatasync(fd)
+              ffi.C.posix_fadvise(fd, 0, 0, 4)
+            end
+          end
+        end
+        local last = 0
+        local function read()
+          local file = io.open "/proc/self/io"
+          local now = tonumber(file:read "*a":match "\nread_bytes: (%%d+)")
+          file:close()
+          last, now = now, now - last
+          return now
+        end
+        local least = {} -- the system reads ahead into neighbours at times
+        local function count(name) least[name] = math.min(least[name] or math.huge, read()) end
+        for _ = 1, 5 do
+          forget()
+          read()
+          local loss = model(tensor.ones(1, 1024)):sum()
+          count "values"
+          a:backward(loss)
+          count "gradients"
+          optimizer:step()
+          count "states"
+          optimizer:zero_grad()
+        end
+        print(require("accelerate.utils.json").encode(least))]]):format(folder), CPU))
+    end)
+    if read.values == 0 then return pending("the folder's file system has no disk behind its page cache") end
+    local bytes = 8 * 4 * 1024 ^ 2 -- of one buffer
+    assert.is_true(read.gradients < 0.45 * bytes, read.gradients / bytes)
+    assert.is_true(read.states < 1.3 * 2 * bytes, read.states / bytes)
+  end)
+
   it("shows states to scripts, which can replace them, and takes those from before prepare", function()
     host.in_folder(function(folder)
       assert.matches("shown", ranks.ok(1, program(folder, [[

@@ -1,5 +1,5 @@
 /* scratch.c: files without a name (scratch.h). */
-#define _GNU_SOURCE /* O_TMPFILE, O_DIRECT, fallocate, preadv2, sync_file_range */
+#define _GNU_SOURCE /* O_TMPFILE, O_DIRECT, fallocate, mincore, sync_file_range */
 #include "core/offload/scratch.h"
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/core.h"
@@ -19,7 +19,8 @@
 #include "core/offload/read_ahead.h"
 #include "offload.h"
 
-enum { PAGE = 4096 }; /* direct transfers are aligned to it, and stretches begin at multiples of it */
+/* direct transfers are aligned to it, and stretches begin at multiples of it */
+enum { PAGE = 4096, AT_ONCE = 1024 };
 
 struct ax_scratch {
   _Atomic int refs;
@@ -252,6 +253,39 @@ void ax_stretch_forget(const void *data, size_t n)
   if (atomic_load(&bytes_mapped) && ax_stretch_at(data)) ax_pages_drop(data, n);
 }
 
+/* How many of n mapped bytes are in the page cache, up to the first that is not.  A read that may
+ * not wait (RWF_NOWAIT) would tell, too, but the system reads ahead for it: the bytes would be read
+ * from the disk twice. */
+static size_t cached_bytes(const void *there, size_t n)
+{
+  unsigned char pages[AT_ONCE];
+  const size_t before = (uintptr_t)there % PAGE, all = before + n;
+  char *const begin = (char *)(uintptr_t)there - before;
+
+  for (size_t done = 0; done < all; done += (size_t)AT_ONCE * PAGE) {
+    const size_t left = all - done, some = left < (size_t)AT_ONCE * PAGE ? left : (size_t)AT_ONCE * PAGE;
+    if (mincore(begin + done, some, pages) != 0) return 0;
+    for (size_t k = 0; k * PAGE < some; k++)
+      if (!(pages[k] & 1)) return done + k * PAGE > before ? done + k * PAGE - before : 0;
+  }
+  return n;
+}
+
+void ax_stretch_overwrite(const void *data, size_t n)
+{
+  static const char zeros[1 << 20];
+  const ax_stretch *const x = atomic_load(&bytes_mapped) ? ax_stretch_at(data) : NULL;
+  const char *const begin = (const char *)(((uintptr_t)data + PAGE - 1) / PAGE * PAGE);
+  const char *const end = (const char *)(((uintptr_t)data + n) / PAGE * PAGE);
+
+  if (!x || begin >= end) return;
+  for (const char *p = begin + cached_bytes(begin, (size_t)(end - begin)); p < end;) {
+    const size_t some = (size_t)(end - p) < sizeof zeros ? (size_t)(end - p) : sizeof zeros;
+    if (pwrite(x->file->fd, zeros, some, ax_stretch_offset(x, p)) <= 0) return; /* the access will tell */
+    p += some;
+  }
+}
+
 ax_scratch *ax_stretch_file(const ax_stretch *x) { return x->file; }
 
 int64_t ax_stretch_offset(const ax_stretch *x, const void *there)
@@ -271,17 +305,6 @@ static int move(int fd, bool write, int64_t at, char *data, size_t n, size_t *mo
     data += k, at += k, n -= (size_t)k, *moved += (size_t)k;
   }
   return 0;
-}
-
-/* Reads what is in the page cache, up to the first byte that is not. */
-static void read_cached(const ax_scratch *s, int64_t at, char *data, size_t n, size_t *moved)
-{
-  while (*moved < n) {
-    const struct iovec rest = { data + *moved, n - *moved };
-    const ssize_t k = preadv2(s->fd, &rest, 1, at + (int64_t)*moved, RWF_NOWAIT);
-    if (k <= 0) return;
-    *moved += (size_t)k;
-  }
 }
 
 /* Reads pages past the page cache, which they would only push others out of: those that lie wholly
@@ -312,8 +335,8 @@ int ax_scratch_transfer(const ax_stretch *x, bool write, const void *there, void
   if (!write && sync_file_range(s->fd, at, (off_t)n, SYNC_FILE_RANGE_WAIT_BEFORE) != 0) why = errno;
   if (why == ESPIPE || why == EINVAL || why == ENOSYS) why = 0; /* a file system without it */
   if (why == 0 && !write && !(x->flags & AX_STRETCH_CACHED)) {
-    read_cached(s, at, to, n, moved);
-    why = read_direct(s, at + (int64_t)*moved, to + *moved, n - *moved, moved);
+    why = move(s->fd, false, at, to, cached_bytes(there, n), moved);
+    if (why == 0) why = read_direct(s, at + (int64_t)*moved, to + *moved, n - *moved, moved);
   }
   if (why == 0) why = move(s->fd, write, at + (int64_t)*moved, to + *moved, n - *moved, moved);
   atomic_fetch_add(write ? &bytes_written : &bytes_read, (int64_t)*moved);

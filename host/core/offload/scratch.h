@@ -42,6 +42,11 @@ ax_scratch *ax_stretch_file(const ax_stretch *x); /* borrowed */
  * The next access finds them in the page cache or on the disk. */
 void ax_stretch_forget(const void *data, size_t n);
 
+/* All of n bytes are about to be written: where memory in a stretch is not in the page cache, its
+ * pages come to be there as zeros, and are not read from the disk first.  Other memory is left
+ * alone. */
+void ax_stretch_overwrite(const void *data, size_t n);
+
 /* Reads or writes n bytes that a stretch maps at `there`, without the mapping.  Returns 0, or the
  * errno; `*moved`: how many bytes were moved before. */
 int ax_scratch_transfer(const ax_stretch *x, bool write, const void *there, void *data, size_t n,

@@ -1,6 +1,7 @@
 /* tape/for_rules.c: what a gradient rule may ask of the run that calls it. */
 #include "capture.h"
 #include "core/ops/rules.h"
+#include "core/params/home.h"
 #include "core/tape/walk.h"
 
 bool ax_wants(const ax_grad *c, int k)
@@ -16,6 +17,17 @@ ax_node *ax_leaf_node(ax_node *to)
   return to && to->kind == AX_NODE_ACCUMULATE ? to : NULL;
 }
 
+/* A gradient that rests in a file is written whole. */
+static void announce(const ax_tensor *leaf)
+{
+  const ax_tensor *slot = leaf->grad_slot;
+  const char *data = slot->storage->data;
+
+  if (data && leaf->flat && leaf->flat->home.away & AX_CUT_GRADS)
+    ax_stretch_overwrite(data + (size_t)slot->offset * ax_itemsize(slot),
+                         (size_t)slot->numel * ax_itemsize(slot));
+}
+
 ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
 {
   const ax_node *to = ax_leaf_node(c->node->edges[k].node);
@@ -27,6 +39,7 @@ ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
     if (h->kind != AX_HOOK_POST) return NULL; /* the hook must see the gradient before it is added */
   *accumulate_ = leaf->grad != NULL;
+  if (!leaf->grad) announce(leaf);
   return leaf->grad_slot;
 }
 
