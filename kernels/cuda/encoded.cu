@@ -1,7 +1,8 @@
-/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values.  A few rows of
- * x: a warp has a row of the matrix, whose numbers stay in registers, so that memory gives the
- * codes alone.  More rows: the matrix is decoded into scratch memory for the ordinary product.  The
- * formulas of kernels/decode.h are compiled without contraction, as on the CPU; sums are fused. */
+/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values, into its stack,
+ * since the encoding chooses their places.  A few rows of x: a warp has a row of the matrix, and
+ * memory gives the codes alone.  More rows: the matrix is decoded into scratch memory for the
+ * ordinary product.  The formulas of kernels/decode.h are compiled without contraction, as on the
+ * CPU; sums are fused. */
 #include "gemm.cuh"
 #include "rows.cuh"
 
