@@ -14,7 +14,9 @@ local STRATEGIES = {
   { "HYBRID_SHARD", "replicate = 2", 4 }, { "HYBRID_SHARD_ZERO2", "replicate = 2", 4 },
 }
 local COMMON = "steps = 50, options = { lr = 0.02, momentum = 0.9 }, sync = true, "
--- name, options, tolerance of one rank's numbers; twice: also a second run
+-- name, options, tolerance of one rank's numbers; twice: also a second run; without: a model whose
+-- running statistics are right in another way than one rank's: recomputed units count a batch
+-- twice, and several ranks with one batch are a larger one
 local SETTINGS = {
   { "windows", "accumulate = 2", 1e-5, twice = true },
   { "whole", "accumulate = 2, whole_in_no_sync = true", 1e-5 },
@@ -23,8 +25,8 @@ local SETTINGS = {
   { "late", "thaw = 20, accumulate = 2", 1e-5 },
   { "groups", "groups = 2", 1e-5 },
   { "optimizers", "optimizers = 2", 1e-5 },
-  { "recompute", "recompute = true, accumulate = 2", 1e-5 },
-  { "ignored", "alike = true, ignored = '.*norm.*|.*last|.*[.]layer_norm'", 1e-5 },
+  { "recompute", "recompute = true, accumulate = 2", 1e-5, without = "resnet" },
+  { "ignored", "alike = true, ignored = '.*norm.*|.*last|.*[.]layer_norm'", 1e-5, without = "resnet" },
   { "adam", "optimizer = 'Adam', options = { lr = 0.002, eps = 1e-2 }", 1e-5 },
   { "bf16", "precision = 'bf16', accumulate = 2", 0.05, twice = true },
   { "resumed", "accumulate = 2", 1e-5 },
@@ -93,7 +95,7 @@ end
 local all, bad = 0, 0
 for _, model in ipairs(MODELS) do
   for _, setting in ipairs(SETTINGS) do
-    if model:find(arg[1] or "") and setting[1]:find(arg[2] or "") then
+    if model:find(arg[1] or "") and setting[1]:find(arg[2] or "") and setting.without ~= model then
       compare(model, setting)
       all, bad = all + found.cells, bad + found.bad
     end
