@@ -26,10 +26,11 @@ local quiet_wait = tonumber(os.getenv("QUIET_WAIT") or 30)
 local limit = tonumber(os.getenv("LIMIT") or 300)
 
 -- name, unit, field of the line of JSON, then: script (ours and peer/<script>.py), ours, peer
--- (arguments), ranks, threads (of each rank), best (flags of PyTorch's best setting; several: each
--- is measured and the best counts).  scale: nothing is run; the row says how much more work two
--- ranks do in a second than one, each with a batch of its own: twice the time of the first row
--- named over that of the second.  rounds: at most so many, where a run takes long.
+-- (arguments), needs (a package of the peer's), ranks, threads (of each rank), best (flags of
+-- PyTorch's best setting; several: each is measured and the best counts).  scale: nothing is run;
+-- the row says how much more work two ranks do in a second than one, each with a batch of its own:
+-- twice the time of the first row named over that of the second.  rounds: at most so many, where a
+-- run takes long.
 local ATTENTION = { "--fused", "--fused --plain-attention 1" }
 local PLAIN = { "--plain-attention 0" } -- fused steps over fully_shard did not end
 local ROWS = {
@@ -148,7 +149,7 @@ local ROWS = {
     peer = "--preset small --steps 5 --warmup 2 --dtype bf16", best = ATTENTION, rounds = 2 },
   { "GPT step (4 x 128), fp8 rounded on a CPU, beside torchao's emulation", "ms", "step_ms", script = "gpt",
     ours = "tiny 10 2 --dtype fp8", peer = "--preset tiny --steps 10 --warmup 2 --dtype fp8", best = {},
-    rounds = 2 },
+    needs = "torchao", rounds = 2 },
   { "BERT step (2 x 128), bfloat16", "ms", "step_ms", script = "bert", ours = "tiny 30 3 --dtype bf16",
     peer = "--preset tiny --dtype bf16", best = ATTENTION },
   { "tokenizing, byte-level BPE, 1 thread", "ms", "bpe_ms", script = "tokenizing", rounds = 2 },
@@ -299,8 +300,11 @@ local sides = {
       host, row.ranks or 1, row.threads or 1, here, row.script, row.ours or "")
   end },
 }
-local _, import_status = capture(("'%s' -W ignore -c 'import torch' 2>/dev/null"):format(python), 300)
-local has_torch = import_status == 0
+local function can_import(package)
+  local _, status = capture(("'%s' -W ignore -c 'import %s' 2>/dev/null"):format(python, package), 300)
+  return status == 0
+end
+local has_torch = can_import "torch"
 if has_torch then
   sides[2] = { name = "PyTorch as installed", command = peer("", function() return "" end) }
   for k = 1, most_settings do
@@ -332,8 +336,16 @@ if #runs == 0 and not COST:find(only) then error(("ONLY=%q matches no row"):form
 local about, failed = {}, false
 -- Measures a run on all sides and adds the numbers to its rows.
 local function measure(run)
+  local needs = run.first.needs
+  if needs and run.met == nil then
+    run.met = has_torch and can_import(needs)
+    if not run.met then
+      print(("bench: %s: the peer needs %s, which is not there"):format(run.first[1], needs))
+    end
+  end
   for s, side in ipairs(sides) do
-    if not run.over[s] and (not side.setting or settings_of(run.first)[side.setting]) then
+    if (s == 1 or not needs or run.met) and not run.over[s]
+      and (not side.setting or settings_of(run.first)[side.setting]) then
       wait_quiet()
       local line, status = capture(side.command(run.first), limit)
       if status == 0 then
