@@ -78,6 +78,7 @@ describe("configurations", function()
     local config = models.LlamaConfig(SMALL)
     assert.are.equal(1e-6, config.rms_norm_eps)
     assert.are.equal(20, models.LlamaForCausalLM(config).config.vocab_size)
+    assert.are.equal("LlamaForCausalLM", models.AutoModelForCausalLM.from_config(config).__name)
     messages.raises("LlamaConfig: config.hidden_act must be one of", models.LlamaConfig,
       { hidden_act = "fast" })
   end)

@@ -112,6 +112,13 @@ describe("resize_token_embeddings", function()
     assert.is_false(model:resize_token_embeddings(21).weight.requires_grad)
   end)
 
+  it("refuses to leave out the row of the padding", function()
+    local model = make("LlamaForCausalLM", { pad_token_id = 19 })
+    messages.raises("config.pad_token_id is 19, and 15 tokens end at 14",
+      function() model:resize_token_embeddings(15) end)
+    assert.are.equal(20, model.config.vocab_size)
+  end)
+
   it("refuses models without tokens, prepared ones, and numbers below 1", function()
     local vit = models.ViTModel { hidden_size = 8, num_hidden_layers = 1, num_attention_heads = 1,
       intermediate_size = 8, image_size = 4, patch_size = 2 }

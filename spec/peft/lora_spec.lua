@@ -221,4 +221,13 @@ describe("adapters train", function()
     assert.are.equal("Linear4bit", merged[1].__name)
     assert.is_true(off(y, merged(x)) < 0.2 * y:abs():max():item())
   end)
+
+  it("takes models without layers to checkpoint", function()
+    local model = peft.prepare_model_for_kbit_training(models.LeNet())
+    assert.is_false(model:parameters()[1].requires_grad)
+    raises("LeNet has no layers that it knows", peft.prepare_model_for_kbit_training, models.LeNet(),
+      { use_gradient_checkpointing = true })
+    model = peft.prepare_model_for_kbit_training(base())
+    assert.is_true(model.is_gradient_checkpointing)
+  end)
 end)

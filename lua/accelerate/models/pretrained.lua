@@ -25,6 +25,7 @@ local M = { classes = {} }
 ---@field dtype string of the first parameter of floating numbers
 ---@field generation_config table? what generation_config.json holds
 ---@field is_gradient_checkpointing boolean
+---@field supports_gradient_checkpointing boolean whether it has layers that can be checkpointed
 ---@field generate fun(self: accelerate.models.PreTrainedModel, input_ids: accelerate.Tensor|table,
 ---  opts?: table): any of models that write tokens: decoders, encoder-decoders
 local PreTrainedModel = nn.class("PreTrainedModel")
@@ -72,6 +73,8 @@ function FIELDS.is_gradient_checkpointing(self)
   local layers = checkpointed(self)
   return layers[1] ~= nil and checkpoint.is_on(layers[1])
 end
+
+function FIELDS.supports_gradient_checkpointing(self) return checkpointed(self)[1] ~= nil end
 
 local function checkpoint_layers(self, on)
   local layers = checkpointed(self)

@@ -85,6 +85,15 @@ local function check_plain(path, layer)
   end
 end
 
+-- A model that pads with a token without a row could be saved, and not loaded.
+local function check_padding(where, embedding, n)
+  local pad = embedding.padding_idx
+  if pad and pad >= n then
+    fail("%s: config.pad_token_id is %d, and %d tokens end at %d; make the model with another one", where,
+      pad, n, n - 1)
+  end
+end
+
 -- The number of rows that there will be.
 local function rounded(had, n, multiple)
   n = n or had
@@ -113,13 +122,13 @@ function M.resize(model, n, opts)
   local had = embedding.num_embeddings
   n = rounded(had, n, o.pad_to_multiple_of)
   if n == had then return embedding end
+  check_padding(where, embedding, n)
   local new_of = { [embedding.weight] = resized(model, embedding.weight, n, o.mean_resizing) }
   for _, p in ipairs { head and head.weight, head and head.bias } do
     new_of[p] = new_of[p] or resized(model, p, n, o.mean_resizing)
   end
   exchange(model, new_of)
   embedding.num_embeddings = n
-  if embedding.padding_idx and embedding.padding_idx >= n then embedding.padding_idx = nil end
   if head then head.out_features = n end
   model.config.vocab_size = n
   return embedding

@@ -29,19 +29,21 @@ function M.get_peft_model(base, config, opts)
   return model.PeftModel(base, config, o.adapter_name)
 end
 
-local KBIT = { use_gradient_checkpointing = { "boolean", default = true },
+local KBIT = { use_gradient_checkpointing = { "boolean", optional = true },
   gradient_checkpointing_kwargs = { "table", optional = true } }
 
 --- Returns a quantised model without gradients, ready for adapters: what is not encoded computes in
 --- float32, and layers are checkpointed.
 ---@param base accelerate.nn.Module
 ---@param opts? { use_gradient_checkpointing: boolean, gradient_checkpointing_kwargs: table }
----  use_gradient_checkpointing: default true, of models that have gradient_checkpointing_enable
+---  use_gradient_checkpointing: default true, of models with supports_gradient_checkpointing
 ---@return accelerate.nn.Module base
 function M.prepare_model_for_kbit_training(base, opts)
   local o = options.check("prepare_model_for_kbit_training", opts, KBIT)
+  local recomputes = o.use_gradient_checkpointing
+  if recomputes == nil then recomputes = base.supports_gradient_checkpointing or false end
   base:requires_grad_(false)
-  if o.use_gradient_checkpointing and base.gradient_checkpointing_enable then
+  if recomputes and base.gradient_checkpointing_enable then
     base:gradient_checkpointing_enable { gradient_checkpointing_kwargs = o.gradient_checkpointing_kwargs }
   end
   return base:float()

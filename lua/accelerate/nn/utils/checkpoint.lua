@@ -282,12 +282,16 @@ end
 -- copy of the module has it, too.
 local changed = setmetatable({}, { __mode = "k" })
 
+local function former_of(module)
+  local own = rawget(module, "_values").forward
+  return own and changed[own]
+end
+
 --- Checkpoints every forward pass of a module from now on; false: no longer.
 ---@param module accelerate.nn.Module
 ---@param on boolean
 function checkpoint.module(module, on)
-  local own, forward = rawget(module, "_values").forward, module.forward
-  local former = own and changed[own]
+  local former, forward = former_of(module), module.forward
   if (former ~= nil) == on then return end
   if not on then
     module.forward = former.own
@@ -297,14 +301,14 @@ function checkpoint.module(module, on)
     if not core.is_grad_enabled() then return forward(...) end
     return checkpoint.checkpoint(forward, ...)
   end
-  changed[checkpointed] = { own = own }
+  changed[checkpointed] = { own = rawget(module, "_values").forward }
   module.forward = checkpointed
 end
 
 --- Returns whether `checkpoint.module` is on for a module.
 ---@param module accelerate.nn.Module
 ---@return boolean
-function checkpoint.is_on(module) return changed[module] ~= nil end
+function checkpoint.is_on(module) return former_of(module) ~= nil end
 
 --- Runs a Sequential (or a list of functions) in `segments` parts of about equal length, and
 --- checkpoints all but the last one.
