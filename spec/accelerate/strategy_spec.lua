@@ -90,8 +90,8 @@ describe("a strategy", function()
   it("of another folder is refused by its plan's name where each rank must train a whole model", function()
     with_tenant({}, function(accelerator)
       local model = accelerator:prepare(nn.Linear(2, 1))
-      messages.raises("join_uneven_inputs: the model is cut over ranks (tenant)", parallel.check_joinable,
-        { model })
+      messages.raises("join_uneven_inputs: under tenant ranks step parts of the model",
+        parallel.check_joinable, { model })
       messages.raises("check_replicas: the model is cut over ranks (tenant)", function()
         model.weight.requires_grad = true
         parallel.record_of(model).local_only = true

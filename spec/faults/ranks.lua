@@ -72,7 +72,7 @@ function M.closed_stdout(ranks)
       local run = tries.train(ranks, folder, { "say=1" }, nil, { closed_stdout = true })
       local message
       if ranks > 1 then
-        message = run.err:find("rank %d was killed by SIGPIPE, last seen at " .. AT) ~= nil
+        message = run.err:find("rank %d was killed by SIGPIPE %(.-%), last seen at " .. AT) ~= nil
       end
       local left, same, trouble = saves.resume(ranks, folder)
       row:add { message = message, same = run.status == 141 and same,

@@ -124,7 +124,6 @@ ax_status ax_cpu__linalg_permutation(const ax_call *call)
   void *room = NULL;
   const ax_status st = ax_alloc(bytes, &room);
   int64_t *const at = room;
-  char text[40];
 
   if (st != AX_OK) return st;
   memset(ax_data(p), 0, (size_t)p->numel * ax_itemsize(p));

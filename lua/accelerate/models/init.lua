@@ -149,7 +149,8 @@ for model_type, base in pairs(TYPES) do
   members[base .. "Config"] = function()
     return function(opts)
       local Class = choose({ model_type = model_type }, base .. "Config")
-      local made = require("accelerate.models.config").check(base .. "Config", opts or {}, Class.traits.config)
+      local made = require("accelerate.models.config").check(base .. "Config", opts or {},
+        Class.traits.config)
       made.model_type = model_type -- from_config of tasks chooses by it
       return made
     end

@@ -45,8 +45,8 @@ local function filled(own, piece)
   return block:view(own.view)
 end
 
--- How many sums a parameter has over rows, and how many over columns. In the ranks' sums they follow
--- one number, the squares of the parameter.
+-- How many sums a parameter has over rows, and how many over columns. In the ranks' sums they
+-- follow one number, the squares of the parameter.
 local function sums_of(p)
   if p:dim() < 2 then return 0, 0 end
   return p:numel() / p:size(-1), p:numel() / p:size(-2)

@@ -49,11 +49,10 @@ function M.of_model(model, record)
     local piece = known[p]
     if piece then piece.names[#piece.names + 1] = name
     else
-      local from, n, cut, tensor = M.of(p)
-      if not cut then tensor = n > 0 and p:detach():reshape(-1) or nil end
+      local from, n, is_cut, tensor = M.of(p)
+      if not is_cut then tensor = n > 0 and p:detach():reshape(-1) or nil end
       piece = { name = name, names = { name }, param = p, shape = p.shape, dtype = p.dtype, from = from,
-        n = n,
-        cut = cut, copy = cut and copies and copies.rank or 0, tensor = tensor }
+        n = n, cut = is_cut, copy = is_cut and copies and copies.rank or 0, tensor = tensor }
       known[p], list[#list + 1] = piece, piece
     end
   end
