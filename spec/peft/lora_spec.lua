@@ -222,6 +222,16 @@ describe("adapters train", function()
     assert.is_true(off(y, merged(x)) < 0.2 * y:abs():max():item())
   end)
 
+  it("are saved of a state dict that has all of them", function()
+    local model = drawn(peft.get_peft_model(net(), config()))
+    host.in_folder(function(folder)
+      raises("save_pretrained: state_dict: 'base_model.model.0.lora_A.default.weight' must be a tensor, " ..
+        "got nil",
+        function() model:save_pretrained(folder, { state_dict = {} }) end)
+      model:save_pretrained(folder, { state_dict = model:state_dict() })
+    end)
+  end)
+
   it("takes models without layers to checkpoint", function()
     local model = peft.prepare_model_for_kbit_training(models.LeNet())
     assert.is_false(model:parameters()[1].requires_grad)

@@ -157,6 +157,39 @@ describe("optimizers that need matrices", function()
   end
 end)
 
+describe("LBFGS, whose vectors are of all parameters,", function()
+  it("goes on from a checkpoint where states would be cut", function()
+    host.in_folder(function(folder)
+      local losses = ranks.ok(2, [[
+        local nn, optim = accelerate.nn, accelerate.optim
+        local plans = require "accelerate.parallel.sharded.plan"
+        local accelerator = accelerate.Accelerator { cpu = true }
+        accelerator._plan = plans.new("ZeRO-1", { shard = ranks }, ranks)
+        core.manual_seed(4)
+        local model, x = nn.Linear(8, 1, { bias = false }), core.randn(6, 8)
+        local optimizer = optim.LBFGS(model:parameters(), { lr = 0.01, max_iter = 3 })
+        model, optimizer = accelerator:prepare(model, optimizer)
+        local function step()
+          return optimizer:step(function()
+            optimizer:zero_grad()
+            local loss = (model(x) - 1):square():mean()
+            accelerator:backward(loss)
+            return loss
+          end):item()
+        end
+        step()
+        accelerator:save_state(arg[1])
+        step()
+        local through = step()
+        accelerator:load_state(arg[1])
+        step()
+        accelerator:print(through == step())
+      ]], { launch = { "--cpu" }, arguments = { folder .. "/state" } })
+      assert.are.equal("true", losses:match "%S+")
+    end)
+  end)
+end)
+
 describe("the states of a rank", function()
   it("are its elements of Muon's mean, and of Adafactor all means for rows and columns", function()
     ranks.ok(3, [[

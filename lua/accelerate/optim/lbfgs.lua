@@ -243,6 +243,9 @@ local function is_list(value, fits)
   return true
 end
 
+--- Its vectors are of all parameters: each rank has the whole of them.
+function LBFGS:_is_factor() return true end
+
 function LBFGS:_check_entry(entry, p, number)
   local n = size_of(self.param_groups[1].params)
   local function is_vector(value) return core.is_tensor(value) and value:numel() == n end

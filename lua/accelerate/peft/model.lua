@@ -299,7 +299,8 @@ local function tensors_of(self, adapter, values)
       name = path
     end
     if name then
-      dict[name] = values and values[path] or p
+      dict[name] = p
+      if values then dict[name] = values[path] end
       if not core.is_tensor(dict[name]) then
         fail("save_pretrained: state_dict: '%s' must be a tensor, got %s", path, options.show(dict[name]))
       end
