@@ -270,6 +270,22 @@ describe("sharded training", function()
     assert.are.equal("together\n", out)
   end)
 
+  it("gives a hook the whole gradient where a part that is computed again uses the parameter, too", function()
+    local out = ranks.ok(2, programs.TRAIN .. [[
+      local function seen()
+        core.manual_seed(1)
+        local layer, x, sums = nn.Linear(4, 4), core.ones(2, 4), {}
+        layer.weight:register_hook(function(g) sums[#sums + 1] = g:sum():item() end)
+        nn.utils.checkpoint(layer, layer(layer(x))):sum():backward()
+        return #sums .. ": " .. table.concat(sums, " ")
+      end
+      local before = seen()
+      train("gpt", "ZeRO-3", { steps = 1 })
+      if rank == 0 then print(before == seen(), (before:match "^%d")) end
+    ]], GATHERING)
+    assert.are.equal("true\t2\n", out)
+  end)
+
   it("gathers the units that find no memory for all ranks", function()
     local out = ranks.ok(2, programs.TRAIN .. [[
       local ffi = require "ffi"

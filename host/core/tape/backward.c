@@ -462,12 +462,13 @@ out:
 ax_status ax_walk_run(ax_walk *r, int n, ax_tensor *const *roots, ax_tensor *const *seeds)
 {
   const bool former = ax_grad_set_enabled(r->create_graph), casting = ax_autocast_now.enabled;
-  ax_status st = AX_OK;
+  ax_status st;
 
   ax_autocast_now.enabled = false; /* gradients are computed in the types of the forward pass */
   r->outer = innermost;
   innermost = r;
 
+  st = ax_leaves_order(r, n, roots);
   for (int k = 0; st == AX_OK && k < n; k++) st = seed_root(r, roots[k], seeds ? seeds[k] : NULL);
   while (st == AX_OK && r->n > 0) {
     if (__builtin_expect(ax_offload_over, 0) && (st = ax_offload_trim()) != AX_OK) break;
@@ -491,6 +492,5 @@ ax_status ax_backward(int n, ax_tensor *const *roots, ax_tensor *const *seeds, b
                       bool create_graph)
 {
   ax_walk r = { .retain = retain_graph || create_graph, .create_graph = create_graph };
-  const ax_status st = ax_leaves_order(n, roots);
-  return st == AX_OK ? ax_walk_run(&r, n, roots, seeds) : st;
+  return ax_walk_run(&r, n, roots, seeds);
 }

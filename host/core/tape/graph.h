@@ -139,8 +139,6 @@ uint64_t ax_next_seq(void);
 
 /* From now on leaves are visited at a place that follows from the graph alone. */
 void ax_leaves_keep_order(void);
-/* Before a backward run from n roots. */
-ax_status ax_leaves_order(int n, ax_tensor *const *roots);
 
 /* ---- views.c: tensors that show elements of another one */
 

@@ -94,7 +94,6 @@ ax_status ax_grad_of(int n, ax_tensor *const *roots, ax_tensor *const *seeds, in
     }
     AX_TRY(ax_edge_of(inputs[k], &wanted[k]));
   }
-  AX_TRY(ax_leaves_order(n, roots));
   AX_TRY(mark_needed(&r, n, roots));
   AX_TRY(ax_walk_run(&r, n, roots, seeds));
   for (int k = 0; k < n_in && !allow_unused; k++)

@@ -17,6 +17,7 @@ typedef struct ax_walk {
   /* the run from inside which this one was started, by a hook or a custom gradient */
   const struct ax_walk *outer;
   const ax_node *current; /* being visited */
+  uint64_t mark;          /* leaves.c: of the nodes that it leads to */
   struct ax_stash *stashed;
 } ax_walk;
 
@@ -27,6 +28,11 @@ ax_status ax_walk_push(ax_walk *r, ax_node *n);
 ax_node *ax_walk_pop(ax_walk *r);
 /* Gives outer runs back what they had at the nodes that this one came to. */
 void ax_walk_give_back(ax_walk *r);
+
+/* ---- leaves.c */
+
+/* Before a run from n roots. */
+ax_status ax_leaves_order(ax_walk *r, int n, ax_tensor *const *roots);
 
 /* ---- for_rules.c */
 
