@@ -17,6 +17,13 @@ function common.now()
   return tonumber(stamp.seconds) + tonumber(stamp.nanoseconds) * 1e-9
 end
 
+--- The seconds that fn(...) takes.
+function common.seconds(fn, ...)
+  local began = common.now()
+  fn(...)
+  return common.now() - began
+end
+
 function common.median(values)
   local sorted = { unpack(values) }
   table.sort(sorted)

@@ -28,11 +28,7 @@ local function network()
   return nn.Sequential(unpack(layers)):eval()
 end
 
-local function seconds(fn, ...)
-  local began = common.now()
-  fn(...)
-  return common.now() - began
-end
+local seconds = common.seconds
 
 local x = tensor.ones(1, width)
 local function pass(model) return tensor.no_grad(function() return model(x):sum():item() end) end

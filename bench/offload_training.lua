@@ -33,11 +33,7 @@ local READ_WRITE, CREATE, DIRECT, DONTNEED, REQUEST, PAGE = 2, 64, 0x4000, 4, 8 
 local width, layers = tonumber(arg[1]) or 2048, tonumber(arg[2]) or 24
 local rounds, folder = tonumber(arg[3]) or 5, arg[4] or "/var/tmp"
 
-local function seconds(fn, ...)
-  local began = common.now()
-  fn(...)
-  return common.now() - began
-end
+local seconds = common.seconds
 
 -- Bytes that this process has read from disks and written to them, so far.
 local function moved()

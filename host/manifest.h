@@ -1,6 +1,6 @@
-/* manifest.h: the manifest of a checkpoint: its files with their sizes and checksums, and what
- * saved it, as JSON.  It is written last, so that a checkpoint without it is not whole; its last
- * line is the checksum of the lines above. */
+/* manifest.h: the manifest of a checkpoint: its files with their sizes and checksums, and the
+ * program and run that saved it, as JSON.  It is written last, so that a checkpoint without it is
+ * not whole; its last line is the checksum of the lines above. */
 #ifndef AX_MANIFEST_H
 #define AX_MANIFEST_H
 

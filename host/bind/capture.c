@@ -188,7 +188,7 @@ static const ax_tensor *resting(const ax_tensor *t)
 }
 
 /* core.tensor_place(t) -> the address of its storage, and the bytes in it where t begins and ends;
- * of a tensor that is cut over ranks those of this rank's piece */
+ * for a tensor that is cut over ranks: of this rank's piece */
 static int tensor_place(lua_State *L)
 {
   const ax_tensor *t = resting(ax_lua_check_tensor(L, 1, "tensor_place", "t"));

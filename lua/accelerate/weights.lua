@@ -312,9 +312,9 @@ local function read_file(path)
   return dict
 end
 
--- The tensors of PyTorch's file over the mapped file, what closes it and raises where it was
--- truncated, and what raises alone. Where `verifies` their checksums are compared, one storage at a
--- time.
+-- The tensors of PyTorch's file over the mapped file; a function that closes the file and raises
+-- where it was truncated; one that only raises. Where `verifies` their checksums are compared, one
+-- storage at a time.
 local function lend_torch(path, verifies)
   local dict, close, check = files.lend(path, verifies)
   if type(dict) ~= "table" then

@@ -35,14 +35,14 @@ def draw(depth):
     return [random.choice(CLASSES) if depth > 0 else "Linear", parameters, buffers, children]
 
 
-def build(tree):
-    module = type(tree[0], (torch.nn.Module,), {})()
+def build(tree, base=torch.nn.Module):
+    module = type(tree[0], (base,), {})()
     for name, n, dtype in tree[1]:
         module.register_parameter(name, torch.nn.Parameter(torch.zeros(n, dtype=getattr(torch, dtype)), False))
     for name, n, dtype, persistent in tree[2]:
         module.register_buffer(name, torch.zeros(n, dtype=getattr(torch, dtype)), persistent=persistent)
     for name, child in tree[3]:
-        module.add_module(name, build(child))
+        module.add_module(name, build(child, base))
     return module
 
 

@@ -13,7 +13,7 @@ import warnings
 import accelerate
 import torch
 from accelerate import hooks as h
-from gen_device_maps_reference import CLASSES, draw, tie
+from gen_device_maps_reference import CLASSES, build, draw, tie
 
 warnings.simplefilter("ignore")
 EVENTS = []
@@ -29,17 +29,6 @@ class Node(torch.nn.Module):
 
 class Mark(h.ModelHook):
     pass
-
-
-def build(tree):
-    module = type(tree[0], (Node,), {})()
-    for name, n, dtype in tree[1]:
-        module.register_parameter(name, torch.nn.Parameter(torch.zeros(n, dtype=getattr(torch, dtype)), False))
-    for name, n, dtype, persistent in tree[2]:
-        module.register_buffer(name, torch.zeros(n, dtype=getattr(torch, dtype)), persistent=persistent)
-    for name, child in tree[3]:
-        module.add_module(name, build(child))
-    return module
 
 
 def own_tensors(module):
@@ -108,7 +97,7 @@ CALLS = {"align": h.attach_align_device_hook, "blocks": h.attach_align_device_ho
 
 
 def case(tree, pairs):
-    model = build(tree)
+    model = build(tree, Node)
     for first, second in pairs:
         (a, b), (c, d) = [(model.get_submodule(n.rpartition(".")[0]), n.rpartition(".")[2]) for n in (first, second)]
         setattr(c, d, getattr(a, b))
@@ -225,7 +214,7 @@ def main():
     models = []
     while len(models) < 45:
         tree = draw(random.randint(1, 3))
-        model = build(tree)
+        model = build(tree, Node)
         if not 3 <= len(list(model.modules())) <= 9:
             continue
         pairs = tie(model, random.choice([0, 0, 2]))

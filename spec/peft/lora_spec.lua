@@ -149,6 +149,13 @@ describe("PeftModel", function()
     end)
   end)
 
+  it("takes PEFT's names of tasks, and no others", function()
+    assert.are.equal("CAUSAL_LM", peft.LoraConfig { task_type = peft.TaskType.CAUSAL_LM }.task_type)
+    local ok, why = pcall(peft.LoraConfig, { task_type = "CAUSAL_LMM" })
+    assert.is_false(ok)
+    assert.matches("task_type must be one of", why)
+  end)
+
   it("passes on to the model what it does not have", function()
     local model = peft.PeftModel.from_pretrained(base(), ROOT .. "lora")
     assert.are.equal("gpt2", model.config.model_type)

@@ -1,19 +1,12 @@
 -- Optimizers that read more of a parameter than the element that they write, over parameters that
 -- are cut over ranks: Muon (lua/accelerate/optim/rounds.lua) and Adafactor (factored.lua).
 local host = require "spec.support.host"
-local json = require "accelerate.utils.json"
 local programs = require "spec.support.sharded_programs"
 local ranks = require "spec.support.ranks"
 
-local worst = programs.worst
-local CPU = { launch = { "--cpu" } }
-local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
+local worst, train = programs.worst, programs.numbers
+local CPU, GATHERING = programs.CPU, programs.GATHERING
 local STRATEGIES = { "ZeRO-1", "ZeRO-2", "ZeRO-3" }
-
--- The numbers that train(...) gives on n ranks.
-local function train(n, call, opts)
-  return json.decode(ranks.ok(n, programs.TRAIN .. "give((train(" .. call .. ")))", opts or CPU))
-end
 
 -- eps is large: a key's bias has no gradient but rounding, which Adafactor makes large
 local ADAFACTOR = "steps = 50, optimizer = 'Adafactor', options = { lr = 0.003, eps = { 3e-2, 1e-3 } }"

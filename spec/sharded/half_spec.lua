@@ -3,7 +3,7 @@
 local programs = require "spec.support.sharded_programs"
 local ranks = require "spec.support.ranks"
 
-local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
+local GATHERING = programs.GATHERING
 
 -- run(name, plan): losses of training and evaluation, and the parameters after some
 -- steps.  With "DDP" the values are rounded by hand, whole, for each pass.

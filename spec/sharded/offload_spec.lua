@@ -7,8 +7,7 @@ local json = require "accelerate.utils.json"
 local programs = require "spec.support.sharded_programs"
 local ranks = require "spec.support.ranks"
 
-local CPU = { launch = { "--cpu" } }
-local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
+local CPU, GATHERING = programs.CPU, programs.GATHERING
 
 local STATES = 'states = "disk"'
 local ALL = STATES .. ', values = "disk", gradients = "disk"'

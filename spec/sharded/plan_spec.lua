@@ -262,6 +262,36 @@ describe("explain_sharding", function()
     assert.is_truthy(optimizer)
   end)
 
+  -- The table of a layer on two ranks, with an optimizer; shared: whether the ranks share memory.
+  local function explained(shared, layer, optimizer)
+    return ranks.ok(2, ([[
+      local nn, optim = require "accelerate.nn", require "accelerate.optim"
+      local a = accelerate.Accelerator { fsdp_plugin = { fsdp_version = 2 } }
+      local layer = %s
+      local model, optimizer = a:prepare(layer, optim.%s(layer:parameters(), { lr = 0.1 }))
+      a:explain_sharding(model)
+    ]]):format(layer, optimizer),
+      { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = shared and "1" or "0" } })
+  end
+
+  it("leaves out gathers where the ranks share memory", function()
+    local out = explained(true, "nn.Linear(64, 64)", "SGD")
+    messages.matches(out, "\n +reshard after forward +nothing is gathered: the ranks share memory")
+    assert.is_nil(out:find "unit's values")
+    messages.matches(out, "in each forward and backward pass +8.3 KB")
+    out = explained(false, "nn.Linear(64, 64)", "SGD")
+    messages.matches(out, "\n +the unit's values +16.6 KB")
+    messages.matches(out, "in each forward and backward pass +25.0 KB")
+  end)
+
+  it("counts what Muon and Adafactor send in a step, and keep whole", function()
+    messages.matches(explained(true, "nn.Linear(64, 64, { bias = false })", "Muon"),
+      "at each optimizer step +4.1 KB")
+    local out = explained(true, "nn.Linear(64, 64)", "Adafactor")
+    messages.matches(out, "\n +states +768 bytes +640 bytes +one of 2 parts; whole for rows and columns")
+    messages.matches(out, "at each optimizer step +528 bytes")
+  end)
+
   it("refuses other things than modules and optimizers", function()
     local a = accelerate.Accelerator()
     raises("explain_sharding: expected a module, got 3", a.explain_sharding, a, 3)

@@ -1,19 +1,10 @@
 -- Models whose values, gradients and optimizer states are cut over ranks train as whole ones do:
 -- host/core/params/home.c, host/core/optim, lua/accelerate/parallel/sharded.
-local json = require "accelerate.utils.json"
 local programs = require "spec.support.sharded_programs"
 local ranks = require "spec.support.ranks"
 
-local worst = programs.worst
-local CPU = { launch = { "--cpu" } }
--- Ranks of one machine share the values' memory unless this is set; they gather them then, as ranks
--- on GPUs and on several machines do.
-local GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
-
--- The numbers that train(...) gives on n ranks.
-local function train(n, call, opts)
-  return json.decode(ranks.ok(n, programs.TRAIN .. "give((train(" .. call .. ")))", opts or CPU))
-end
+local worst, train = programs.worst, programs.numbers
+local CPU, GATHERING = programs.CPU, programs.GATHERING
 
 describe("sharded training", function()
   local STRATEGIES = { "ZeRO-1", "ZeRO-2", "ZeRO-3" }

@@ -222,6 +222,16 @@ end
 local function give(t) if rank == 0 then print(accelerate.utils.json.encode(t)) end end
 ]]
 
+--- Options of ranks.run. Ranks of one machine share the values' memory; those that gather do as
+--- ranks on GPUs and on several machines do.
+M.CPU = { launch = { "--cpu" } }
+M.GATHERING = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } }
+
+--- The numbers that train(...) gives on n ranks. call: its arguments as text. opts: default M.CPU.
+function M.numbers(n, call, opts)
+  return json.decode(ranks.ok(n, M.TRAIN .. "give((train(" .. call .. ")))", opts or M.CPU))
+end
+
 local function options(gathers)
   return { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = gathers and "0" or "1" }, seconds = 600 }
 end

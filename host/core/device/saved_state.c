@@ -10,7 +10,7 @@ struct ax_saved_state {
   int n, n_leaves, n_generators;
   void **bytes;       /* the bytes of each storage */
   ax_tensor **grads;  /* the gradient of each leaf; counted */
-  ax_tensor **values; /* their elements on the host; NULL: those of a storage, since the gradient is cut */
+  ax_tensor **values; /* their elements on the host; NULL: the gradient is cut, and `bytes` has them */
   bool *work;
   ax_generator *generators;
 };

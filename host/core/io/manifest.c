@@ -1,5 +1,5 @@
-/* manifest.c: the manifest of a checkpoint is made here, and its frame checked; Lua reads what is
- * in it (lua/accelerate/checkpoint/manifest.lua). */
+/* manifest.c writes the manifest of a checkpoint, and checks the checksum of one that was read.
+ * lua/accelerate/checkpoint/manifest.lua reads its entries. */
 #include "core/io/manifest_entries.h"
 
 #include <limits.h>

@@ -30,7 +30,7 @@ enum {
   CLASSES = (63 - MIN_SHIFT) * 4,
   MAP_FROM = 1 << 20, /* from here on blocks are mapped */
   PAGE = 4096,
-  LASTING = -1, /* the class of what has none */
+  LASTING = -1, /* no size class: a lasting block */
 };
 #define MARGIN ((int64_t)256 << 20) /* left for code, stacks and Lua when the limit is found out */
 
@@ -41,7 +41,7 @@ typedef struct block {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *lists[CLASSES];
 static int64_t live_of[CLASSES];      /* blocks in use */
-static ax_memory_small small_lasting; /* those of no class */
+static ax_memory_small small_lasting; /* small lasting blocks in use */
 static ax_memory_stats stats;
 static bool (*pressure_hook)(size_t, int);
 static int64_t fail_in; /* 0: off; else the number of allocations until one fails */

@@ -1,6 +1,7 @@
-/* memory/lasting.h: memory of what is made once and stays: the buffers of layouts, the states of
- * optimizers.  Other tensors come and go with every step, so their blocks are rounded up to size
- * classes and kept for the next; lasting blocks are as large as their size says, to the page. */
+/* memory/lasting.h: blocks for the buffers of layouts and the states of optimizers, which are made
+ * once and stay.  A lasting block is as large as its tensor, to the page.  Other tensors come and
+ * go with every step: their blocks are rounded up to size classes, and the next step uses them
+ * again. */
 #ifndef AX_MEMORY_LASTING_H
 #define AX_MEMORY_LASTING_H
 

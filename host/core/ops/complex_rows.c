@@ -125,7 +125,7 @@ out:
   return st;
 }
 
-/* Rows that are linear in what is complex.  A number that they write has no imaginary part. */
+/* Rows that are linear in their complex operands.  A number that they write is real. */
 ax_status ax_complex_each_part(ax_infer *q) { return parts_apart(q, &q->a); }
 
 ax_status ax_complex_index_fill(ax_infer *q)

@@ -150,7 +150,7 @@ ax_status ax_infer_convolution_weight(ax_infer *q)
 
 /* ---- counted multiplications and additions */
 
-/* Each element of `images` is a sum over what one channel of the weight has. */
+/* Each element of `images` is a sum of products with the elements of one channel of the weight. */
 static int64_t taps(const ax_tensor *images, const ax_tensor *weight)
 {
   return weight->numel ? 2 * images->numel * (weight->numel / weight->shape[0]) : 0;

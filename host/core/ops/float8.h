@@ -4,8 +4,8 @@
 
 #include "core/ops/infer.h"
 
-/* EDTYPE naming the row, where it takes no float8.  into: what it writes into where no operand is
- * float8; else it may be NULL. */
+/* EDTYPE with the row's name, where an operand or `into` is float8 and the row takes no float8.
+ * into: the tensor that the row writes into; NULL: it makes new ones. */
 ax_status ax_float8_check(ax_op op, const ax_args *args, const ax_tensor *into);
 /* EDTYPE where one operand is float8, and another from input `from` on has another type. */
 ax_status ax_float8_alike(const ax_infer *q, int from);

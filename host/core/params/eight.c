@@ -57,8 +57,8 @@ out:
   return st;
 }
 
-/* Sizes become those of whole parameters.  As integers the bits of sizes have the order of the
- * sizes, and those of a NaN come last, so that none is lost. */
+/* Takes the largest size of each parameter over the ranks.  Read as integers, the bits of sizes
+ * have the order of the sizes, and a NaN is the largest: the maximum loses none. */
 static ax_status agree(const ax_flat *f, ax_tensor *sizes)
 {
   ax_status st = ax_tensor_ready(sizes, AX_WRITE);

@@ -79,7 +79,7 @@ ax_status ax_home_fill(ax_flat *f, ax_tensor *whole, ax_claim *c)
   ax_work *coming;
   ax_status st;
 
-  /* what was begun ahead may be in another type than what is needed now */
+  /* the gather that was begun ahead may be of another type than this use needs */
   if (h->arriving && h->arriving->bytes != whole->storage->bytes) ax_home_forget_arriving(f);
   st = h->arriving ? AX_OK : begin(f, whole);
   if (st != AX_OK) return st;

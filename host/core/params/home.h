@@ -49,7 +49,7 @@ void ax_home_leave_claim(ax_tensor *whole, ax_claim *own, ax_claim **after);
 
 /* Matrices that are gathered in float8_e4m3fn, each times a scale of its own. */
 typedef struct ax_eight {
-  ax_dtype via;       /* the type that values are rounded to before: what a model computes in */
+  ax_dtype via;       /* the half type that a model computes in: values are rounded to it first */
   ax_tensor *values;  /* [size] float8_e4m3fn; without memory while its claim stands */
   ax_tensor *factors; /* [n] 1 / scale of each parameter, written with the values */
   ax_claim none, *after;
@@ -63,7 +63,7 @@ static inline bool ax_eight_has_whole(const ax_flat *f)
 {
   return f->home.gathers != f->dtype ? f->home.exact : !f->home.no_values.at;
 }
-/* Makes all of it from them. */
+/* Casts the whole exact values to eight bits. */
 ax_status ax_eight_from_whole(ax_flat *f);
 void ax_eight_free(ax_flat *f);
 
@@ -80,11 +80,12 @@ ax_status ax_home_all_gather(const ax_flat *f, const ax_tensor *mine, void *out,
 ax_status ax_home_fill(ax_flat *f, ax_tensor *whole, ax_claim *c);
 /* Ends a gather that was begun ahead, and frees its memory. */
 void ax_home_forget_arriving(ax_flat *f);
-/* Puts a layout that is cut into the list of this thread's, and takes it out again. */
+/* Puts a layout that is cut into this thread's list of such layouts, and takes it out again. */
 void ax_home_list(ax_flat *f);
 void ax_home_unlist(ax_flat *f);
 ax_flat *ax_home_first(void); /* of the list; home.listed is the next one */
-/* Memory for what a model computes with, and the parts of all ranks in it. */
+/* Gives the buffer that a model computes with memory, and gathers the parts of all ranks into
+ * it. */
 ax_status ax_home_gather(ax_flat *f);
 /* Likewise where a layout that gathers in eight bits is used in another way. */
 ax_status ax_home_gather_wide(ax_flat *f);
@@ -95,15 +96,16 @@ ax_status ax_home_widen(ax_flat *f);
 
 /* ---- home_capture.c */
 
-/* Where a leaf's elements rest between steps, and those of its gradient: borrowed, the parts of its
- * layout where they are cut, else the tensors themselves; no gradient: NULL. */
+/* The tensor in which a leaf rests between steps, and the one in which its gradient rests,
+ * borrowed: this rank's part of the layout where it is cut, else the leaf or its gradient; no
+ * gradient: NULL. */
 const ax_tensor *ax_home_resting(const ax_tensor *leaf);
 const ax_tensor *ax_home_resting_grad(const ax_tensor *leaf);
 /* Before a recording, at its end and before a replay: whole values are given back, so that a
  * recording gathers for itself.  EINVAL where summon_full_params holds some, or where a backward
  * pass has left whole gradients. */
 ax_status ax_home_rest_all(void);
-/* When a recording is abandoned: what is whole has memory of the recording, and gives it back. */
+/* When a recording is abandoned: whole buffers have memory of the recording's pool; it is freed. */
 void ax_home_abandon_all(void);
 /* During a recording: fails for buffers that rest elsewhere than on the device, and keeps the
  * memory of `part`, which collectives read or write. */

@@ -1,9 +1,9 @@
 /* Captured steps over layouts that are cut (capture.h; home.c has the tour).
  *
- * A whole buffer has memory only while it is used, so a recording finds none at its start, gathers
- * what it needs into memory of its own pool, and leaves none behind: the addresses that its kernels
- * know are those of the pool, and of the parts.  A replay needs the same, and no more: the parts
- * where they were. */
+ * A whole buffer has memory only while it is used.  So a recording begins without whole buffers,
+ * gathers them into memory of its own pool, and gives all of them back before it ends.  Its kernels
+ * know addresses in the pool and in the parts.  A replay needs the parts at the same addresses, and
+ * nothing else. */
 #include "core/params/home.h"
 #include "capture.h"
 #include "core/core.h"

@@ -29,7 +29,7 @@ local function check_models(joinables)
   return joinables
 end
 
--- What ranks that finished early take over from one that did not.
+-- The objects whose state ranks that finished early take from a rank that did not.
 local function objects_of(self)
   local list = {}
   for _, objects in ipairs { self._optimizers, self._schedulers, { self._scaler } } do
@@ -46,7 +46,7 @@ local function run(self, models, fn, ...)
   return parallel.join(models, objects_of(self), fn, ...)
 end
 
--- Sets even_batches of the prepared loaders. Returns the setting, and what undoes it.
+-- Sets even_batches of the prepared loaders. Returns the setting, and a function that restores it.
 local function override(self, even)
   if even == nil then return self.even_batches, function() end end
   local undo, refused = loaders.override_even_batches(self._dataloaders, even)

@@ -92,8 +92,8 @@ local function put_back(groups, list)
   end
 end
 
---- Returns what identifies a plain value among those that recordings were made for: numbers are
---- part of what a recording computes, so that no two of them have one word.
+--- Returns a word that is different for different plain values. A recording computes with the
+--- numbers that it was made with, so each number has recordings of its own.
 ---@param value number|string|boolean|nil
 ---@return string
 function M.word(value)

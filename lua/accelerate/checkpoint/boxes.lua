@@ -1,5 +1,7 @@
 --- Boxes: blocks of a tensor, { offsets, sizes } with a number for each dim, offsets from 0. A run
 --- is a part of the flattened tensor: n elements from element `from` (from 0) on.
+local lists = require "accelerate.utils.lists"
+
 local M = {}
 
 ---@class accelerate.Box
@@ -9,11 +11,7 @@ local M = {}
 --- Returns the number of elements of a shape, or of a box's sizes.
 ---@param sizes integer[]
 ---@return integer
-function M.count(sizes)
-  local n = 1
-  for _, size in ipairs(sizes) do n = n * size end
-  return n
-end
+function M.count(sizes) return lists.product(sizes) end
 
 -- The elements between neighbours along each dim.
 local function strides_of(shape)

@@ -4,6 +4,7 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local edits = require "accelerate.deferred.edits"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 local fail = options.fail
@@ -39,12 +40,6 @@ local EACH = { add_ = true, sub_ = true, mul_ = true, div_ = true, fill_ = true,
   neg_ = true, abs_ = true, clamp_ = true, pow_ = true, sqrt_ = true, exp_ = true, log_ = true, tanh_ = true,
   sigmoid_ = true, square_ = true, sign_ = true, clamp_min_ = true, clamp_max_ = true }
 
-local function numel_of(shape)
-  local n = 1
-  for _, size in ipairs(shape) do n = n * size end
-  return n
-end
-
 local function kind_of(device) return device:match "^%a+" end
 
 function Drawn:init(shape, dtype, device)
@@ -76,7 +71,7 @@ end
 local function place_of(self, t)
   local at, n = t:storage_offset(), t:numel()
   if t:is_contiguous() then
-    if at == 0 and n == numel_of(self.shape) then return nil end
+    if at == 0 and n == lists.product(self.shape) then return nil end
     return at, t.shape
   end
   local strides = {}
@@ -177,7 +172,7 @@ local function part_after(self, step, out, from)
   if step.edit == "to" then return out:to({ dtype = step.dtype, device = device_of(self, step) }) end
   local edit, first, last = edits[step.edit], from, from + out:numel()
   if step.at then
-    first, last = math.max(first, step.at), math.min(last, step.at + numel_of(step.shape))
+    first, last = math.max(first, step.at), math.min(last, step.at + lists.product(step.shape))
     if first >= last then return out end
   end
   edit.part(out:narrow(1, first - from + 1, last - first), first - (step.at or 0), generator_of(step), step.a)
@@ -189,7 +184,7 @@ local function whole_after(self, step, out)
   if step.edit == "to" then return out:to({ dtype = step.dtype, device = device_of(self, step) }) end
   local edit, t = edits[step.edit], out
   if step.strides then t = out:as_strided_copy(step.shape, step.strides, step.at)
-  elseif step.at then t = out:view(-1):narrow(1, step.at + 1, numel_of(step.shape)):view(step.shape) end
+  elseif step.at then t = out:view(-1):narrow(1, step.at + 1, lists.product(step.shape)):view(step.shape) end
   edit.whole(t, generator_of(step), step.a)
   return step.strides and out:as_strided_scatter(t, step.shape, step.strides, step.at) or out
 end

@@ -2,6 +2,7 @@
 local base = require "accelerate.distributions.base"
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 local transforms = require "accelerate.distributions.transforms"
 
@@ -145,9 +146,7 @@ local Reshape = define "ReshapeTransform"
 
 local function elements(where, shape)
   options.value("ReshapeTransform", where, shape, { "table" })
-  local count = 1
-  for _, size in ipairs(shape) do count = count * size end
-  return count
+  return lists.product(shape)
 end
 
 ---@param in_shape integer[] of a value

@@ -1,6 +1,7 @@
 --- NumPy's values in pickles: scalars are numbers, booleans or { re, im }, arrays are tensors.
 --- Types that tensors lack are widened, as data.read_npy does; of other types a value is lost.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 local ffi = require "ffi"
 local stand_ins = require "accelerate.files.pickle_stand_ins"
 
@@ -118,12 +119,6 @@ local function is_shape(shape)
   return true
 end
 
-local function count_of(shape)
-  local count = 1
-  for _, size in ipairs(shape) do count = count * size end
-  return count
-end
-
 -- In Fortran's order the first size varies fastest: the sizes backwards, and then the dims.
 local function shaped(t, shape, fortran)
   if not fortran or #shape < 2 then return t:view(shape) end
@@ -137,7 +132,7 @@ function M.tensor(self, dtype, shape, fortran, bytes)
   if kind_of(dtype) ~= DTYPE or not is_shape(shape) then self:bad("the state of a NumPy array is none") end
   local of = kind(dtype)
   if not of or type(bytes) ~= "string" then return lost_kind("a NumPy array", dtype.name) end
-  local count = count_of(shape)
+  local count = lists.product(shape)
   if #bytes ~= count * of.size then
     self:bad("a NumPy array of %.0f elements of type '%s' with %d bytes", count, dtype.name, #bytes)
   end

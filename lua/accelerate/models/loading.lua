@@ -173,7 +173,7 @@ local OPTIONS = {
   output_loading_info = { "boolean", default = false },
 }
 
--- A device map that is one place, and what goes with a map alone.
+-- Turns one place for all ({device_map = "cpu"}) into a map. Refuses options that need a map.
 local function check_map(where, o)
   local one = o.device_map
   if type(one) == "number" or type(one) == "string"
@@ -277,7 +277,7 @@ end
 ---@param opts? table
 ---@return accelerate.models.PreTrainedModel
 ---@return { missing_keys: string[], unexpected_keys: string[], mismatched_keys: string[] }? info
----  with output_loading_info: what did not fit, by name
+---  with output_loading_info: the names of weights that did not fit
 function M.load(choose, name, opts)
   local where = type(choose) == "table" and choose.__name .. ".from_pretrained" or "from_pretrained"
   local taken, keys = their_options.taken(where, opts, OPTIONS)

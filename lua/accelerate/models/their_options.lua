@@ -46,8 +46,9 @@ local HANDLED = {
   end,
 }
 
---- Divides what from_pretrained is given into the options that it has here and keys of config.json:
---- torch_dtype is dtype, and what has no effect is left out. Raises for what it cannot do.
+--- Divides the options of a call of from_pretrained into its own here and keys of config.json.
+--- torch_dtype becomes dtype; options without an effect are left out. Raises for options that ask
+--- for something that is not there.
 ---@param where string
 ---@param given table?
 ---@param schema table<string, table> of its options

@@ -32,7 +32,7 @@ function Module.__deepcopy(self, copy, seen)
   values.forward = own_forward(self._values)
   computed.copy(self, made)
   hooks.copy(self, made)
-  local finish = values._copied -- what makes the copy of such a model what it says that it is
+  local finish = values._copied -- a model's own last step of copying
   if finish then finish(made) end
   return made
 end

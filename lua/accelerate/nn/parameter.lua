@@ -35,7 +35,7 @@ end
 ---@return boolean
 function parameter.keeps_type(t) return of_one_type[t] == true end
 
---- Makes a copy of a tensor what the tensor is: a parameter, one that keeps its type, or neither.
+--- Gives a copy of a tensor the tensor's marks: a parameter, a tensor that keeps its type.
 ---@param copy accelerate.Tensor
 ---@param t accelerate.Tensor
 function parameter.mark_as(copy, t) marked[copy], of_one_type[copy] = marked[t], of_one_type[t] end

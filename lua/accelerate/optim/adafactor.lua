@@ -67,6 +67,14 @@ function Adafactor:_step_cut()
   factored.step(list)
 end
 
+function Adafactor:_bytes_sent(ranks)
+  local sum = 0
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do sum = sum + factored.bytes_sent(p, ranks) end
+  end
+  return sum
+end
+
 --- Returns PyTorch's structure; in PyTorch's files eps[1] = false is None.
 ---@return { state: table<integer, table>, param_groups: table[] }
 function Adafactor:state_dict()

@@ -1,7 +1,8 @@
---- Parameters that are cut over ranks, as steps see them that read more of a parameter than the
---- element that they write.
+--- Parameters that are cut over ranks, for optimizers whose step reads more of a parameter than the
+--- element that it writes.
 ---
---- Who cuts parameters says here how (accelerate.parallel.sharded.pieces); until then none is cut.
+--- accelerate.parallel.sharded.pieces replaces `part` when it is loaded; before that no parameter
+--- is cut.
 local M = {}
 
 ---@class accelerate.optim.Part what this rank steps of a parameter

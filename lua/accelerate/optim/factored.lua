@@ -8,6 +8,7 @@
 --- As in kernels/cpu/optim_adafactor.c, gradients are read three times, and nothing of a
 --- parameter's size is kept in between.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 
 local M = {}
 
@@ -50,6 +51,16 @@ end
 local function sums_of(p)
   if p:dim() < 2 then return 0, 0 end
   return p:numel() / p:size(-1), p:numel() / p:size(-2)
+end
+
+--- Returns the bytes that a rank sends in a step over a parameter that is cut: its numbers of both
+--- sums, which are all_reduced.
+---@param p accelerate.Tensor
+---@param ranks integer
+---@return number
+function M.bytes_sent(p, ranks)
+  local rows, cols = sums_of(p)
+  return 2 * (ranks - 1) / ranks * (rows + cols + 2) * p:element_size()
 end
 
 -- Adds this rank's squares of a gradient, and of the parameter, to its place in the sums.
@@ -138,16 +149,10 @@ end
 --- Steps parameters. A collective of the ranks that they are cut over, which give alike lists.
 ---@param list accelerate.optim.Factored[]
 function M.step(list)
-  local lists, by_key = {}, {}
-  for _, one in ipairs(list) do
-    local key = ("%s %s %s"):format(one.part.group.name, one.p.dtype, device_of(one.kept))
-    if not by_key[key] then
-      by_key[key] = {}
-      lists[#lists + 1] = by_key[key]
-    end
-    table.insert(by_key[key], one)
+  local function place(one)
+    return ("%s %s %s"):format(one.part.group.name, one.p.dtype, device_of(one.kept))
   end
-  for _, each in ipairs(lists) do core.no_grad(core.scope, run, each) end
+  for _, each in ipairs(lists.grouped(list, place)) do core.no_grad(core.scope, run, each) end
 end
 
 return M

@@ -95,7 +95,7 @@ local function mean_of(self, p, part)
   return kept.momentum_buffer
 end
 
--- Moves the mean. Returns what is to be made orthogonal.
+-- Moves the mean gradient. Returns the update before it is made orthogonal.
 local function update_of(mean, grad, group)
   mean:lerp_(grad, 1 - group.momentum)
   return (group.nesterov and grad:lerp(mean, group.momentum) or mean):to("bfloat16")
@@ -140,6 +140,14 @@ local function step_all(self)
     end
   end
   move_cut(list)
+end
+
+function Muon:_bytes_sent(ranks)
+  local sum = 0
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do sum = sum + rounds.bytes_sent(p:numel(), 2, ranks) end
+  end
+  return sum
 end
 
 --- Updates the parameters once. Parameters without a gradient do not change.

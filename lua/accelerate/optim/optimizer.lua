@@ -297,6 +297,12 @@ end
 --- of them than the element that it writes. A subclass' business.
 function Optimizer:_step_cut() end
 
+--- Returns the bytes that a rank sends in a step over parameters that are cut over ranks, for the
+--- table of a sharding plan.
+---@param _ranks integer over how many
+---@return number
+function Optimizer:_bytes_sent(_ranks) return 0 end
+
 -- What a closure returns, called with gradients on; nil where there is none.
 function Optimizer:_evaluate(closure)
   if closure == nil then return nil end

@@ -1,10 +1,11 @@
 --- Steps that need whole matrices, where these are cut over ranks: each matrix comes together on
---- one rank of the group, and the others get their elements of what that rank makes of it.
+--- one rank of the group, which makes the result and sends each rank its elements of it.
 ---
 --- It goes in rounds of as many matrices as there are ranks, of about one size, one for each rank.
 --- So the ranks share the work, and none has more than one whole matrix at a time. A matrix goes to
 --- the rank that has most of it, as far as that one has no other in the round.
 local core = require "accelerate.core"
+local lists = require "accelerate.utils.lists"
 
 local M = {}
 
@@ -110,16 +111,17 @@ end
 ---@param list accelerate.optim.Cut[]
 ---@param work accelerate.optim.RoundWork
 function M.run(list, work)
-  local lists, by_key = {}, {}
-  for _, cut in ipairs(list) do
-    local key = cut.part.group.name .. " " .. cut.device
-    if not by_key[key] then
-      by_key[key] = {}
-      lists[#lists + 1] = by_key[key]
-    end
-    table.insert(by_key[key], cut)
-  end
-  for _, each in ipairs(lists) do run(each, work) end
+  local function place(cut) return cut.part.group.name .. " " .. cut.device end
+  for _, each in ipairs(lists.grouped(list, place)) do run(each, work) end
 end
+
+--- Returns the bytes that a rank sends in a step over a matrix that is cut, on average: its
+--- elements to the rank that has the whole, and as that rank, for one matrix of `ranks`, theirs
+--- back.
+---@param numel integer
+---@param size integer bytes of an element that travels
+---@param ranks integer
+---@return number
+function M.bytes_sent(numel, size, ranks) return 2 * numel * size * (ranks - 1) / ranks ^ 2 end
 
 return M

@@ -34,6 +34,27 @@ local function kept_states(self, needs)
   return list
 end
 
+--- Returns what the optimizer keeps: the number of states of the parameters' size, and the bytes of
+--- its other states: of those with an element for each row or column, which are whole on each rank,
+--- and of those that parameters with fewer than two dims have.
+---@return integer states
+---@return number lines
+---@return number vectors
+function Saving:_kept_bytes()
+  local count, bytes, hyper = 0, { rows = 0, cols = 0, small = 0, number = 0 }, {}
+  self:_hyper(self.param_groups[1], hyper)
+  for _, state in ipairs(kept_states(self, self:_needs(hyper))) do
+    if state.form == "each" then count = count + 1 end
+    for _, group in ipairs(state.form == "each" and {} or self.param_groups) do
+      for _, p in ipairs(group.params) do
+        local shape = state_shape(p, state.form)
+        if shape then bytes[state.form] = bytes[state.form] + lists.product(shape) * p:element_size() end
+      end
+    end
+  end
+  return count, bytes.rows + bytes.cols, bytes.small
+end
+
 --- Returns whether a state is made of a parameter's rows or columns, and has no element for each of
 --- the parameter's: each rank has the whole of it, also where the parameter is cut.
 ---@param name string

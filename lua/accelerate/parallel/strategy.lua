@@ -3,11 +3,10 @@
 --- knows none by name.
 ---
 ---   replicated/   each rank has the whole model; gradients are averaged
----   sharded/      values, gradients or optimizer states are cut over ranks; what a plan leaves
----                 whole
----                 is replicated, so that its class is derived from that of replicated/
+---   sharded/      values, gradients or optimizer states are cut over ranks; buffers that the plan
+---                 leaves whole are replicated, so Sharded is derived from Replicated
 ---
---- The methods here are those of a model that every rank trains by itself. A further strategy is a
+--- The methods here serve a model that every rank trains by itself. A further strategy is a
 --- folder beside these with a class of its own, and an entry in `parallel.TENANTS`.
 ---
 --- A model is prepared in this order: `begin`, once; then for its parameters that are in no layout
@@ -22,7 +21,7 @@ local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
 
 ---@class accelerate.Strategy
----@field plan accelerate.ShardingPlan where buffers rest; without a plugin that of whole ones
+---@field plan accelerate.ShardingPlan where buffers rest; without a plugin: whole on every rank
 ---@field handler accelerate.DistributedDataParallelKwargs? how gradients are reduced
 ---@field ranks integer
 ---@field replicas boolean whether each rank has a whole model, which it can train by itself

@@ -8,7 +8,10 @@ local ordered = require "accelerate.utils.ordered"
 
 local fail = options.fail
 
-local M = {}
+local M = {
+  -- what a folder says that its adapter is for
+  TASKS = { "SEQ_CLS", "SEQ_2_SEQ_LM", "CAUSAL_LM", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION" },
+}
 
 local NAME = "LoraConfig"
 local NAMES = { "string|list", optional = true }
@@ -29,7 +32,7 @@ local NAMES = { "string|list", optional = true }
 ---  drawn from a normal distribution; false: it is not zero
 ---@field fan_in_fan_out boolean what files say of layers whose weight is (in, out); layers know it
 ---  themselves
----@field task_type string?
+---@field task_type string? one of TaskType's: for other programs that read the folder
 ---@field inference_mode boolean
 ---@field base_model_name_or_path string?
 
@@ -47,7 +50,7 @@ M.LoraConfig = dataclasses._record(NAME, {
     modules_to_save = { "list", optional = true },
     init_lora_weights = { "boolean|string", default = true },
     fan_in_fan_out = { "boolean", default = false },
-    task_type = { "string", optional = true },
+    task_type = { "string", optional = true, one_of = M.TASKS },
     inference_mode = { "boolean", default = false },
     base_model_name_or_path = { "string", optional = true },
   },

@@ -11,8 +11,7 @@ local options = require "accelerate.utils.options"
 
 --- PEFT's names of tasks: texts, as LoraConfig's task_type takes them.
 local TaskType = {}
-for _, name in ipairs { "SEQ_CLS", "SEQ_2_SEQ_LM", "CAUSAL_LM", "TOKEN_CLS", "QUESTION_ANS",
-  "FEATURE_EXTRACTION" } do TaskType[name] = name end
+for _, name in ipairs(configs.TASKS) do TaskType[name] = name end
 
 local M = { LoraConfig = configs.LoraConfig, PeftModel = model.PeftModel, TaskType = TaskType }
 

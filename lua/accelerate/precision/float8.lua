@@ -56,8 +56,8 @@ end
 ---@field again boolean? whether the backward pass casts it once more
 local KEPT, AGAIN = {}, { again = true } -- KEPT: its transpose in eight bits is kept for that pass
 
--- The weight in eight bits, what the backward pass needs of it if the product is `turned` there,
--- and its factor where that is made here.
+-- Returns the weight in eight bits; what backward keeps where its product is `turned`; the weight's
+-- factor where it is made here.
 local function weight_for(ctx, form, use, weight, turned)
   if form.eight then return form.eight, turned and weight or nil end -- which shows whether it was edited
   local scales = use.recipe.scales
@@ -66,7 +66,7 @@ local function weight_for(ctx, form, use, weight, turned)
   return values, turned and (form.again and weight or across) or nil, numbers
 end
 
--- The transpose of the weight in eight bits, of what weight_for kept.
+-- The transpose of the weight in eight bits, made from what weight_for kept for backward.
 local function turned_weight(ctx, kept)
   if ctx.form.eight then return ctx.form.eight:t():contiguous() end
   if not ctx.form.again then return kept end

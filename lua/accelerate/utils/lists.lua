@@ -47,6 +47,32 @@ function M.map(list, fn)
   return out
 end
 
+--- Returns the product of numbers: of a shape, how many elements it has.
+---@param list number[]
+---@return number
+function M.product(list)
+  local product = 1
+  for _, n in ipairs(list) do product = product * n end
+  return product
+end
+
+--- Returns the entries in lists, one for each key, in the order in which the keys first appear.
+---@param list any[]
+---@param key_of fun(value: any): string
+---@return any[][]
+function M.grouped(list, key_of)
+  local groups, by_key = {}, {}
+  for _, value in ipairs(list) do
+    local key = key_of(value)
+    if not by_key[key] then
+      by_key[key] = {}
+      groups[#groups + 1] = by_key[key]
+    end
+    table.insert(by_key[key], value)
+  end
+  return groups
+end
+
 --- Returns the list that a value is or walks: a plain table itself; the entries of an object with
 --- __ipairs, a ParameterList say; what a function gives until nil, { name, value } where it gives
 --- two. nil for other values.

@@ -162,9 +162,7 @@ local MOST = 2 ^ 31 - 1 -- elements of a dim
 
 -- Raises where the elements of a result, which is made dim by dim, cannot be counted.
 local function check_count(where, lead, size)
-  local count = lead
-  for _, n in ipairs(size) do count = count * n end
-  if count > 2 ^ 53 then
+  if lead * lists.product(size) > 2 ^ 53 then
     options.fail("%s: a result of %s has too many elements to count", where, lists.shape_text(size))
   end
 end

@@ -1,5 +1,5 @@
---- Values, gradients or optimizer states are cut over ranks, as a plan says; the plan's parts that
---- are whole are replicated. What is done with the parts is in accelerate.parallel.sharded.
+--- The strategy that cuts values, gradients or optimizer states over ranks, as a plan says. Buffers
+--- that the plan leaves whole are replicated. accelerate.parallel.sharded works on the parts.
 local Replicated = require "accelerate.parallel.replicated"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"

@@ -69,12 +69,18 @@ end
 ---@param plan accelerate.ShardingPlan
 ---@param units { values: table, trained: table, eight: integer }[] what `units` returned
 ---@param states integer states of a parameter's size that the optimizer keeps
+---@param opts { lines: number, vectors: number, shared: boolean }? lines, vectors: bytes of other
+---  states, see Optimizer:_kept_bytes; shared: the ranks have one copy of the values, and gather
+---  none
 ---@return { values: number, gradients: number, states: number, working: number, unit_values:
----  number, unit_gradients: number, buffers: integer, files: number, total: number, whole: table }
----  buffers: units in memory at a time; files: bytes that rest in files; total: bytes in memory
-function M.bytes(plan, units, states)
+---  number, unit_gradients: number, buffers: integer, files: number, lines: number, total: number,
+---  whole: table } buffers: units in memory at a time; files: bytes that rest in files; total:
+---  bytes in memory
+function M.bytes(plan, units, states, opts)
   local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
   local whole = { values = 0, gradients = 0, states = 0 }
+  local lines, vectors = opts and opts.lines or 0, opts and opts.vectors or 0
+  local gathers = is_cut(plan, "values") and not (opts and opts.shared)
   local computed, reduced = SIZES[plan.param_dtype], SIZES[plan.reduce_dtype]
   local function parts(what) return is_cut(plan, what) and plan.shard or 1 end
   for _, unit in ipairs(units) do
@@ -84,7 +90,7 @@ function M.bytes(plan, units, states)
     whole.values = whole.values + bytes_of(unit.values)
     whole.gradients = whole.gradients + bytes_of(unit.trained)
     whole.states = whole.states + states * bytes_of(unit.trained)
-    if is_cut(plan, "values") or plan.offload.values then
+    if gathers or plan.offload.values then
       sum.unit_values = math.max(sum.unit_values, computed_bytes(plan, unit))
     elseif computed and computed < 4 then
       sum.working = sum.working + bytes_of(unit.values, computed)
@@ -93,6 +99,9 @@ function M.bytes(plan, units, states)
       sum.unit_gradients = math.max(sum.unit_gradients, bytes_of(unit.trained, reduced))
     end
   end
+  sum.lines = lines
+  sum.states = sum.states + vectors / parts "states" + lines
+  whole.states = whole.states + vectors + lines
   sum.buffers = math.min(#units, 2)  -- one unit computes while the next is acquired
   sum.whole, sum.files = whole, 0
   for _, what in ipairs(WHATS) do
@@ -103,21 +112,24 @@ function M.bytes(plan, units, states)
   return sum
 end
 
--- What a rank sends in a forward and backward pass, and at an optimizer step.
-local function traffic(plan, units)
+-- What a rank sends in a forward and backward pass, and at an optimizer step. optimizer: nil: one
+-- whose step exchanges nothing.
+local function traffic(plan, units, optimizer, shared)
   local values, gradients = 0, 0
   for _, unit in ipairs(units) do
     values = values + computed_bytes(plan, unit)
     gradients = gradients + bytes_of(unit.trained, SIZES[plan.reduce_dtype])
   end
   local function share(n) return (n - 1) / n end
-  local acquired = is_cut(plan, "values") and (plan.reshard_after_forward and 2 or 1) * values or 0
+  local acquired = is_cut(plan, "values") and not shared and (plan.reshard_after_forward and 2 or 1) * values
+    or 0
   -- values that are whole while their states are cut come back after the step
   local returned = not is_cut(plan, "values") and is_cut(plan, "states") and values or 0
   local reductions = is_cut(plan, "gradients") and 1 or 2
   return {
     pass = acquired * share(plan.shard) + reductions * gradients * share(plan.shard),
-    step = returned * share(plan.shard) + 2 * gradients / plan.shard * share(plan.replicate),
+    step = returned * share(plan.shard) + 2 * gradients / plan.shard * share(plan.replicate)
+      + (optimizer and is_cut(plan, "states") and optimizer:_bytes_sent(plan.shard) or 0),
   }
 end
 
@@ -143,11 +155,13 @@ local function offload_text(offload)
   return #parts > 0 and table.concat(parts, ", ") or offload.note or "none"
 end
 
+local ALL_HERE = "nothing is gathered: the ranks share memory"
+
 -- What becomes of weights of layers in eight bits; nil: the recipe has no such gathers.
 local function eight_text(plan, units, shared)
   if not plan.eight then return nil end
   if not is_cut(plan, "values") then return "nothing is gathered: values are whole" end
-  if shared then return "nothing is gathered: the ranks share memory" end
+  if shared then return ALL_HERE end
   for _, unit in ipairs(units) do
     if unit.eight > 0 then return "float8_e4m3fn" end
   end
@@ -162,8 +176,9 @@ local SETTINGS = {
   { "dp_replicate", "replicate", function(plan) return ("%d"):format(plan.replicate) end },
   { "dp_shard", "shard", function(plan) return ("%d"):format(plan.shard) end },
   { "reshard after forward", "reshard_after_forward",
-    function(plan)
-      return is_cut(plan, "values") and yes(plan.reshard_after_forward) or "values are whole"
+    function(plan, _, shared)
+      if not is_cut(plan, "values") then return "values are whole" end
+      return shared and ALL_HERE or yes(plan.reshard_after_forward)
     end },
   { "units", "units", function(_, units)
     return #units == 1 and "1, the whole model" or ("%d, and the rest of the model"):format(#units - 1)
@@ -204,7 +219,8 @@ local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
   for _, name in ipairs(WHATS) do
     rows[#rows + 1] = { name, size_text(sum.whole[name]), size_text(sum[name]),
-      (is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole") .. where(plan, name) }
+      (is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole") .. where(plan, name)
+        .. (name == "states" and sum.lines > 0 and "; whole for rows and columns" or "") }
   end
   if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
   for _, name in ipairs { "values", "gradients" } do
@@ -222,19 +238,6 @@ local function bytes_rows(plan, sum)
   return rows
 end
 
--- How many states of a parameter's size an optimizer keeps, and what it is called.
-local function states_of(optimizer)
-  if not optimizer then return 2, "Adam" end
-  optimizer = rawget(optimizer, "optimizer") or optimizer
-  local n, hyper = 0, {}
-  optimizer:_hyper(optimizer.param_groups[1], hyper)
-  local needed = optimizer:_needs(hyper)
-  for i, state in ipairs(optimizer._row.states) do
-    if state.form == "each" and bit.band(needed, bit.lshift(1, i - 1)) ~= 0 then n = n + 1 end
-  end
-  return n, class.of(optimizer).__name
-end
-
 --- Returns the plan of a model in text.
 ---@param plan accelerate.ShardingPlan
 ---@param model accelerate.nn.Module
@@ -242,14 +245,16 @@ end
 ---  ranks of a prepared model have its values in memory of all
 ---@return string
 function M.show(plan, model, opts)
-  local units = M.units(plan, model)
-  local states, optimizer = states_of(opts and opts.optimizer)
-  local moved, out = traffic(plan, units), {}
-  out[1] = ("sharding plan of %s with %s: %s on %d rank%s"):format(class.of(model).__name, optimizer,
-    plan.name,
-    plan.replicate * plan.shard, plan.replicate * plan.shard == 1 and "" or "s")
-  aligned(out, settings(plan, units, opts and opts.shared))
-  aligned(out, bytes_rows(plan, M.bytes(plan, units, states)))
+  local units, optimizer, shared = M.units(plan, model), opts and opts.optimizer, opts and opts.shared
+  optimizer = optimizer and (rawget(optimizer, "optimizer") or optimizer)
+  local states, lines, vectors = 2, 0, 0 -- Adam's
+  if optimizer then states, lines, vectors = optimizer:_kept_bytes() end
+  local moved, out, ranks = traffic(plan, units, optimizer, shared), {}, plan.replicate * plan.shard
+  out[1] = ("sharding plan of %s with %s: %s on %d rank%s"):format(class.of(model).__name,
+    optimizer and class.of(optimizer).__name or "Adam", plan.name, ranks, ranks == 1 and "" or "s")
+  aligned(out, settings(plan, units, shared))
+  aligned(out, bytes_rows(plan,
+    M.bytes(plan, units, states, { lines = lines, vectors = vectors, shared = shared })))
   aligned(out, { { "a rank sends", "in each forward and backward pass", size_text(moved.pass) },
     { "", "at each optimizer step", size_text(moved.step) } })
   return table.concat(out, "\n")
