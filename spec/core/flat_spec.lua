@@ -497,4 +497,10 @@ describe("layouts that are cut over ranks", function()
     assert.is_not_nil(factor:item())
     assert.is_nil(core.flat_in_eight(p, "bfloat16"))
   end)
+
+  it("on the CPU do not rest in host memory, which is the CPU's", function()
+    local p = core.zeros(64, 64, { requires_grad = true })
+    assert.error_matches(function() core.flat({ p }, 1):rest_in(core.place(), true, false, false, true) end,
+      "is on the CPU: its memory is the host's")
+  end)
 end)

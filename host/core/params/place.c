@@ -213,6 +213,11 @@ ax_status ax_flat_rest_in(ax_flat *f, ax_place *p, uint8_t what, bool cut)
   if (p->own && f->device.kind != AX_CPU)
     return ax_fail(AX_ENOIMPL, "offload to files is for models on the CPU, and %s is on %s", ax_home_title(f),
                    AX_DEVICE_TEXT(f->device));
+  if (!p->own && f->device.kind == AX_CPU)
+    return ax_fail(
+        AX_EINVAL,
+        "offload to host memory is for models on devices, and %s is on the CPU: its memory is the host's",
+        ax_home_title(f));
   if (!p->own && !cut && what & (AX_CUT_VALUES | AX_CUT_GRADS))
     return ax_fail(AX_EINVAL, "flat: values and gradients that rest on the host have to be cut");
   if (what & AX_CUT_VALUES && !cut) {
