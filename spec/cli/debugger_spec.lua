@@ -226,12 +226,14 @@ f(4)
     s:stop()
   end)
 
+  -- No rank prints while another one is at the debugger's prompt.
   local RANKS = [[
 local accelerate = require "accelerate"
 local accelerator = accelerate.Accelerator()
 local mine = accelerator.process_index * 10
 if select(1, ...) == "one" then accelerate.breakpoint { rank = 1 } else accelerate.breakpoint() end
 local sum = accelerator:reduce(require("accelerate.tensor").ones(1) * mine, "sum"):item()
+accelerator:wait_for_everyone()
 print(("rank %d has %d"):format(accelerator.process_index, sum))
 ]]
 
