@@ -327,7 +327,8 @@ build-deps:
 
 # What trains or tests installs what is missing first; a plain `make` names it and leaves the
 # machine as it is.
-$(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image mpi: | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
+$(ATTRS) $(LUAJIT)/src/libluajit.a $(HOST_OBJ) $(CPU_OBJ) image mpi $(TEST_NEEDS): \
+  | $(if $(filter demo test,$(MAKECMDGOALS)),deps,build-deps)
 
 # ---- install, docs, upkeep
 

@@ -65,3 +65,21 @@ describe("the runner of the specs", function()
     end
   end)
 end)
+
+describe("make demo and make test", function()
+  if not io.open "Makefile" then return end
+
+  it("install what is missing before anything is built, in whatever order that begins", function()
+    host.in_folder(function(folder)
+      assert(fs.make_dirs(folder .. "/luajit/src")) -- its make is run also where nothing else is
+      assert(fs.write(folder .. "/luajit/src/Makefile", "libluajit.a jit/vmdef.lua:;"))
+      for file, goal in pairs { ["include/op_attrs.h"] = "demo", ["libax_disk_faults.so"] = "test" } do
+        local status, out, err = host.run({ "-n", "-j1", "OUT=" .. folder, folder .. "/" .. file, goal },
+          { path = "make", unset = { "MAKEFLAGS", "MAKELEVEL", "MFLAGS" } })
+        assert.are.equal(0, status, err)
+        local installs, builds = out:find("make deps: installing", 1, true), out:find("-o " .. folder, 1, true)
+        assert(installs and builds and installs < builds, file .. ":\n" .. out)
+      end
+    end)
+  end)
+end)
