@@ -1,5 +1,5 @@
 /* standard.c: what the host changes in Lua's own library: math's seed, os.setlocale, os.tmpname,
- * pcall, print and unpack. */
+ * pcall, print, tostring and unpack. */
 #include "dist.h"
 #include "interp.h"
 #include "script.h"
@@ -88,6 +88,24 @@ static void explain_in_pcall(lua_State *L)
   lua_call(L, 1, 0);
 }
 
+/* Lua's own tostring ends in a tail call of __tostring, which needs no stack: one that returns
+ * tostring(self) would never end.  This one is on the stack while __tostring runs, so that such a
+ * circle is an error.  It is a Lua function because the compiler follows those. */
+static void bound_tostring(lua_State *L)
+{
+  static const char text[] = "local tostring, select, error = tostring, select, error\n"
+                             "function _G.tostring(...)\n"
+                             "  if select('#', ...) == 0 then\n"
+                             "    error(\"bad argument #1 to 'tostring' (value expected)\", 2)\n"
+                             "  end\n"
+                             "  local shown = tostring(...)\n"
+                             "  return shown\n"
+                             "end\n";
+
+  if (luaL_loadbuffer(L, text, sizeof text - 1, "=tostring") != 0) lua_error(L);
+  lua_call(L, 0, 0);
+}
+
 /* Replaces the plain table at idx by its text.  Upvalue 2 is require. */
 static void show_table(lua_State *L, int idx)
 {
@@ -103,7 +121,7 @@ static void show_table(lua_State *L, int idx)
 }
 
 /* print(x.shape) prints { 2, 3 }: a plain table is shown, as the prompt shows it, in place of its
- * address.  tostring is Lua's own; so is print otherwise, upvalue 1. */
+ * address.  tostring gives the address; print is Lua's own otherwise, upvalue 1. */
 static int print(lua_State *L)
 {
   const int n = lua_gettop(L);
@@ -190,6 +208,7 @@ void ax_standard_open(lua_State *L)
   seed_math_random(L);
   replace_in_os(L);
   explain_in_pcall(L);
+  bound_tostring(L);
   show_in_print(L);
   replace_unpack(L);
 }

@@ -25,6 +25,39 @@ describe("print", function()
   end)
 end)
 
+describe("tostring", function()
+  it("fails where __tostring asks for the text that it is to give", function()
+    local status, out, err = host.run({ "-e", [[
+      local circle = setmetatable({}, { __tostring = function(self) return tostring(self) end })
+      print(pcall(tostring, circle))
+      print(pcall(print, circle))
+      print(pcall(string.format, "%s", circle))
+      local a, b = {}, {}
+      setmetatable(a, { __tostring = function() return tostring(b) end })
+      setmetatable(b, { __tostring = function() return tostring(a) end })
+      print(pcall(tostring, a))
+      error(circle)
+    ]] }, { seconds = 30 })
+    assert.are.equal(1, status)
+    assert.are.equal(("false\t(command line):1: stack overflow\n"):rep(3) ..
+      "false\t(command line):6: stack overflow\n", out)
+    matches(err, "^accel%-run: %(command line%):1: stack overflow\nstack traceback:\n")
+  end)
+
+  it("is otherwise Lua's own", function()
+    local status, out, err = host.run({ "-e", [[
+      print(tostring(nil), tostring(1.5, 2), tostring(true), tostring "x")
+      print(pcall(function() local text = tostring() return text end))
+      print(tostring(setmetatable({}, { __tostring = function() return "own" end })))
+      print(pcall(tostring, setmetatable({}, { __tostring = function() error "no text" end })))
+    ]] })
+    assert.are.equal(0, status, err)
+    assert.are.equal("nil\t1.5\ttrue\tx\n" ..
+      "false\t(command line):2: bad argument #1 to 'tostring' (value expected)\n" ..
+      "own\nfalse\t(command line):4: no text\n", out)
+  end)
+end)
+
 describe("unpack", function()
   it("takes objects that are read by number, and all else as Lua does", function()
     local status, out, err = host.run({ "-e", [[
