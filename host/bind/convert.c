@@ -59,11 +59,25 @@ static void read_target(lua_State *L, int last, target *to)
   }
 }
 
+/* Whether the result is a new tensor of the device meta, which has t's shape and none of its
+ * elements.  One of meta that knows its values (deferred.c) cannot become of another type
+ * without them. */
+static bool drops_elements(const ax_tensor *t, const target *to)
+{
+  if (to->device.kind != AX_DEVICE_KINDS) return false; /* not meta */
+  return t->device.kind != AX_DEVICE_KINDS || (to->dtype != t->dtype && !t->storage->claims);
+}
+
 /* Pushes t (at index 1) converted to `to`; t's own object when nothing changes. */
 static int convert(lua_State *L, ax_tensor *t, const target *to)
 {
   ax_lua_read_result r = { .args = { .n_in = 1, .in = r.in }, .in = { t }, .at = { 1 } };
 
+  if (drops_elements(t, to)) {
+    ax_tensor **box = ax_lua_push_box(L);
+    if (ax_tensor_new_on(to->device, to->dtype, t->ndim, t->shape, box) != AX_OK) ax_lua_raise(L, "to");
+    return 1;
+  }
   r.args.in = r.in;
   if (!ax_same_device(t->device, to->device)) { /* the cast, if there is one, follows on the new device */
     r.args.a = AX_ATTRS(to_device, .kind = to->device.kind, .index = to->device.index, .later = to->later);

@@ -102,10 +102,14 @@ static int finish(lua_State *L, const char *fn, const factory *f, ax_tensor *t)
   return 1;
 }
 
+/* Of a tensor of the device meta there are no elements to write. */
+static bool on_meta(const ax_tensor *t) { return t->device.kind == AX_DEVICE_KINDS; }
+
 static void set_all(lua_State *L, const char *fn, ax_tensor *t, double v)
 {
   if (!ax_number_fits((ax_dtype)t->dtype, v))
     ax_lua_error(L, fn, "%.14g does not fit %s", v, ax_dtype_name((ax_dtype)t->dtype));
+  if (on_meta(t)) return;
   if (v == 0 && t->device.kind == AX_CPU && !signbit(v))
     memset(ax_data(t), 0, (size_t)t->numel * ax_itemsize(t));
   else if (ax_fill(t, v) != AX_OK) ax_lua_raise(L, fn);
@@ -157,7 +161,9 @@ static const char *const like_names[] = { "empty_like", "zeros_like", "ones_like
 
 static int make(lua_State *L, const char *fn, maker m, const factory *f, int ndim, const int64_t *shape)
 {
-  ax_tensor *t = (m == MAKE_ZEROS ? push_zeros : push_new)(L, fn, f, ndim, shape);
+  const bool zeros = m == MAKE_ZEROS && f->device.kind != AX_DEVICE_KINDS;
+  ax_tensor *t = (zeros ? push_zeros : push_new)(L, fn, f, ndim, shape);
+  if (on_meta(t)) m = MAKE_EMPTY;
   switch (m) {
   case MAKE_EMPTY:
   case MAKE_ZEROS: break;

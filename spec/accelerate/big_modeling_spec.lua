@@ -3,7 +3,7 @@ local accelerate = require "accelerate"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
 local raises = require("spec.support.messages").raises
-local models, nn, tensor = accelerate.models, accelerate.nn, accelerate.tensor
+local models, nn, tensor, utils = accelerate.models, accelerate.nn, accelerate.tensor, accelerate.utils
 
 local NOTHING = "a tensor of the device meta has no elements"
 
@@ -45,6 +45,16 @@ describe("init_empty_weights", function()
     assert.equal(124439808, count)
     collectgarbage() collectgarbage()
     assert.is_true(core.memory_stats("cpu").live_bytes - before < 5e6)
+  end)
+
+  it("makes layers that are larger than the memory of any machine", function()
+    local before = core.memory_stats("cpu").live_bytes
+    local layers = accelerate.init_empty_weights(function()
+      return nn.Sequential(nn.Embedding(2 ^ 30, 2 ^ 12), nn.Linear(2 ^ 22, 2 ^ 21), nn.LSTM(2 ^ 20, 2 ^ 20),
+        nn.Conv2d(2 ^ 20, 2 ^ 20, 3), nn.Bilinear(2 ^ 14, 2 ^ 14, 2 ^ 14), nn.MultiheadAttention(2 ^ 21, 2))
+    end)
+    assert.equal(2 ^ 44, utils.compute_module_sizes(layers[1])[""])
+    assert.is_true(core.memory_stats("cpu").live_bytes - before < 1e6)
   end)
 
   it("gives models that are loaded and then compute what the others do", function()
@@ -112,5 +122,47 @@ describe("init_on_device", function()
       network)[1].weight.device)
     raises("init_on_device: device: expected \"cpu\"", accelerate.init_on_device, "nowhere", network)
     raises("expected a function", accelerate.init_on_device, "cpu")
+  end)
+end)
+
+describe("the device meta", function()
+  it("takes tensors that have elements, and drops these", function()
+    local x = tensor.randn(3, 4, { requires_grad = true })
+    for _, empty in ipairs { x:to "meta", x:t():to("meta", "float16"), x:to { device = "meta", copy = true },
+      tensor.arange(5):to(x:to "meta"), x:to("meta"):to "float64" } do
+      assert.equal("meta", empty.device)
+      raises(NOTHING, empty.sum, empty)
+    end
+    local half = x:t():to("meta", "float16")
+    assert.same({ 4, 3, "float16" }, { half:size(1), half:size(2), half.dtype })
+    raises(NOTHING, function() return half:to "cpu" end)
+    assert.equal("cpu", x.device)
+  end)
+
+  it("takes new tensors, without drawing anything", function()
+    tensor.manual_seed(1)
+    local next_draw = tensor.rand(1):item()
+    tensor.manual_seed(1)
+    local on = { device = "meta" }
+    for _, empty in ipairs { tensor.zeros(3, on), tensor.ones(3, on), tensor.full({ 3 }, 2, on),
+      tensor.rand(3, on), tensor.randn(3, on), tensor.zeros_like(tensor.ones(3), on),
+      tensor.full_like(tensor.ones(3), 2, on) } do
+      assert.same({ "meta", 3 }, { empty.device, empty:size(1) })
+    end
+    assert.equal(next_draw, tensor.rand(1):item())
+  end)
+
+  it("takes modules, their buffers and gradients", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    net(tensor.randn(5, 3)):sum():backward()
+    local weight = net[1].weight
+    net:to "meta"
+    assert.is_true(rawequal(weight, net[1].weight))
+    for name, t in pairs(net:state_dict()) do assert.equal("meta", t.device, name) end
+    assert.equal("meta", weight.grad.device)
+    raises(NOTHING, net, tensor.randn(5, 3))
+    raises(NOTHING, net.to, net, "cpu")
+    net:load_state_dict(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)):state_dict(), { assign = true })
+    assert.same({ 2, 4 }, net(tensor.randn(2, 3)).shape)
   end)
 end)

@@ -53,7 +53,7 @@ function MultiheadAttention:init(embed_dim, num_heads, opts)
   self.kdim, self.vdim = o.kdim or embed_dim, o.vdim or embed_dim
   self.dropout, self.batch_first, self.add_zero_attn = o.dropout, o.batch_first, o.add_zero_attn
   local place = { dtype = o.dtype, device = o.device }
-  local function new(...) return parameter.new(core.empty({ ... }, place)) end
+  local function new(...) return parameter.empty({ ... }, place) end
   if self.kdim == embed_dim and self.vdim == embed_dim then
     self.in_proj_weight = new(3 * embed_dim, embed_dim)
   else

@@ -95,8 +95,8 @@ local function setup(self, where, dims, transposed, in_channels, out_channels, k
     or { out_channels, in_channels / o.groups }
   for d = 1, dims do shape[d + 2] = self.kernel_size[d] end
   local place = { dtype = o.dtype, device = o.device }
-  self.weight = parameter.new(core.empty(shape, place))
-  if o.bias then self.bias = parameter.new(core.empty({ out_channels }, place)) end
+  self.weight = parameter.empty(shape, place)
+  if o.bias then self.bias = parameter.empty({ out_channels }, place) end
   self:reset_parameters()
 end
 

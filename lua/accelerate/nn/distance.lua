@@ -60,8 +60,8 @@ function Bilinear:init(in1_features, in2_features, out_features, opts)
   self.in2_features = options.value("Bilinear", "in2_features", in2_features, SIZE)
   self.out_features = options.value("Bilinear", "out_features", out_features, SIZE)
   local place = { dtype = o.dtype, device = o.device }
-  self.weight = parameter.new(core.empty({ out_features, in1_features, in2_features }, place))
-  if o.bias then self.bias = parameter.new(core.empty({ out_features }, place)) end
+  self.weight = parameter.empty({ out_features, in1_features, in2_features }, place)
+  if o.bias then self.bias = parameter.empty({ out_features }, place) end
   self:reset_parameters()
 end
 

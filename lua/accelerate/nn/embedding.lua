@@ -50,8 +50,7 @@ local function setup(self, name, num_embeddings, embedding_dim, o)
   if o.sparse and o.scale_grad_by_freq then
     options.fail("%s: scale_grad_by_freq does not go with sparse gradients", name)
   end
-  self.weight = parameter.new(core.empty({ num_embeddings, embedding_dim },
-    { dtype = o.dtype, device = o.device }))
+  self.weight = parameter.empty({ num_embeddings, embedding_dim }, { dtype = o.dtype, device = o.device })
   self:reset_parameters()
 end
 

@@ -32,8 +32,8 @@ function Linear:init(in_features, out_features, opts)
   self.in_features = options.value("Linear", "in_features", in_features, SIZE)
   self.out_features = options.value("Linear", "out_features", out_features, SIZE)
   local place = { dtype = o.dtype, device = o.device }
-  self.weight = parameter.new(core.empty({ out_features, in_features }, place))
-  if o.bias then self.bias = parameter.new(core.empty({ out_features }, place)) end
+  self.weight = parameter.empty({ out_features, in_features }, place)
+  if o.bias then self.bias = parameter.empty({ out_features }, place) end
   self:reset_parameters()
 end
 

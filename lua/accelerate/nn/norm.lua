@@ -60,8 +60,8 @@ function LayerNorm:init(normalized_shape, opts)
   self.eps, self.elementwise_affine = o.eps, o.elementwise_affine
   local place = { dtype = o.dtype, device = o.device }
   if o.elementwise_affine then
-    self.weight = parameter.new(core.empty(self.normalized_shape, place))
-    if o.bias then self.bias = parameter.new(core.empty(self.normalized_shape, place)) end
+    self.weight = parameter.empty(self.normalized_shape, place)
+    if o.bias then self.bias = parameter.empty(self.normalized_shape, place) end
   end
   self:reset_parameters()
 end
@@ -98,7 +98,7 @@ function RMSNorm:init(normalized_shape, opts)
   self.normalized_shape = sizes("RMSNorm", normalized_shape)
   self.eps, self.elementwise_affine = o.eps, o.elementwise_affine
   if o.elementwise_affine then
-    self.weight = parameter.new(core.empty(self.normalized_shape, { dtype = o.dtype, device = o.device }))
+    self.weight = parameter.empty(self.normalized_shape, { dtype = o.dtype, device = o.device })
   end
   self:reset_parameters()
 end
@@ -146,8 +146,8 @@ function GroupNorm:init(num_groups, num_channels, opts)
   self.eps, self.affine = o.eps, o.affine
   if o.affine then
     local place = { dtype = o.dtype, device = o.device }
-    self.weight = parameter.new(core.empty({ num_channels }, place))
-    if o.bias then self.bias = parameter.new(core.empty({ num_channels }, place)) end
+    self.weight = parameter.empty({ num_channels }, place)
+    if o.bias then self.bias = parameter.empty({ num_channels }, place) end
   end
   self:reset_parameters()
 end

@@ -88,6 +88,16 @@ function parameter.new(data, opts)
   return p
 end
 
+--- Returns a parameter whose elements are to be drawn. Under init_empty_weights it never has
+--- memory, so a layer may be larger than the machine's.
+---@param shape integer[]
+---@param opts? { dtype: string, device: string }
+---@return accelerate.Tensor
+function parameter.empty(shape, opts)
+  if place then opts = { dtype = opts and opts.dtype, device = place.device } end
+  return parameter.new(core.empty(shape, opts))
+end
+
 local ZERO_GRAD = { set_to_none = { "boolean", default = true } }
 
 --- Drops the gradients of a list of tensors; set_to_none = false zeroes them in place.
@@ -125,7 +135,7 @@ local PLACE = { dtype = { "string", optional = true }, device = { "string", opti
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
   "bool" }
 
-local function is_device(word) return word == "cpu" or word:match("^cuda") ~= nil end
+local function is_device(word) return word == "cpu" or word == "meta" or word:match("^cuda") ~= nil end
 
 local function refuse_word(where, word)
   for _, known in ipairs(DTYPES) do
@@ -135,7 +145,7 @@ local function refuse_word(where, word)
   end
   options.fail("%s:to: '%s' is neither a dtype nor a device%s", where, word,
     options.hint(word, { "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "cpu",
-      "cuda" }))
+      "cuda", "meta" }))
 end
 
 -- The arguments of Module:to as a list: tensors and tables of options give theirs.

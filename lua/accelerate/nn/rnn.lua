@@ -60,7 +60,7 @@ local LAYER = {
 local function add_weights(self, layer, suffix, width)
   local rows, place = GATES[self.mode] * self.hidden_size, self._place
   local function add(name, ...)
-    self[("%s_l%d%s"):format(name, layer - 1, suffix)] = parameter.new(core.empty({ ... }, place))
+    self[("%s_l%d%s"):format(name, layer - 1, suffix)] = parameter.empty({ ... }, place)
   end
   add("weight_ih", rows, width)
   add("weight_hh", rows, self.proj_size > 0 and self.proj_size or self.hidden_size)
@@ -364,11 +364,11 @@ local function setup_cell(self, name, gates, input_size, hidden_size, o)
   self.hidden_size = options.value(name, "hidden_size", hidden_size, SIZE)
   self.bias = o.bias
   local place = { dtype = o.dtype, device = o.device }
-  self.weight_ih = parameter.new(core.empty({ gates * hidden_size, input_size }, place))
-  self.weight_hh = parameter.new(core.empty({ gates * hidden_size, hidden_size }, place))
+  self.weight_ih = parameter.empty({ gates * hidden_size, input_size }, place)
+  self.weight_hh = parameter.empty({ gates * hidden_size, hidden_size }, place)
   if o.bias then
-    self.bias_ih = parameter.new(core.empty({ gates * hidden_size }, place))
-    self.bias_hh = parameter.new(core.empty({ gates * hidden_size }, place))
+    self.bias_ih = parameter.empty({ gates * hidden_size }, place)
+    self.bias_hh = parameter.empty({ gates * hidden_size }, place)
   end
   reset(self)
 end

@@ -19,8 +19,8 @@ function M.fill(self, name, num_features, o)
     o.track_running_stats
   local place = { dtype = o.dtype, device = o.device }
   if o.affine then
-    self.weight = parameter.new(core.empty({ num_features }, place))
-    if o.bias then self.bias = parameter.new(core.empty({ num_features }, place)) end
+    self.weight = parameter.empty({ num_features }, place)
+    if o.bias then self.bias = parameter.empty({ num_features }, place) end
   end
   if o.track_running_stats then
     local zeros, ones = core.zeros, core.ones
