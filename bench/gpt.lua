@@ -67,9 +67,9 @@ end
 
 local WORDS = {}
 for word in ("a step of the model reads some text and then it guesses what comes next each weight moves " ..
-  "by little "
-  .. "while loss falls Lua scripts drive C code; Every epoch ends with one check: is 42 more than 17? "
-  .. "We print (and keep) the best."):gmatch("%S+") do WORDS[#WORDS + 1] = word end
+  "by little " ..
+  "while loss falls Lua scripts drive C code; Every epoch ends with one check: is 42 more than 17? " ..
+  "We print (and keep) the best."):gmatch("%S+") do WORDS[#WORDS + 1] = word end
 
 -- Ids of printable ASCII (32..126 -> 0..94, newline -> 95), of a file or of `n` characters of
 -- words.

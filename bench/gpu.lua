@@ -400,12 +400,12 @@ local function say_facts()
     text(about, "torch") or "not there", text(about, "cuda") or "?",
     tostring(about and number(about, "cudnn") or "?"), text(about, "accelerate") or "not there",
     text(about, "python") or "?")
-  say("%s", io.popen("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader " ..
-    "2>/dev/null"):read("*l") or "No nvidia-smi here.")
+  say("%s", io.popen("nvidia-smi --query-gpu=name,driver_version,memory.total " ..
+    "--format=csv,noheader 2>/dev/null"):read("*l") or "No nvidia-smi here.")
   say("Medians of up to %d rounds in which the sides took turns; all sides with fused optimizers, " ..
     "PyTorch's images channels-last. Rows in fp32 are without TF32 on all sides but where they name it; " ..
-    "PyTorch's sides are not deterministic. MFU: 6 FLOP for each "
-    .. "parameter and token and 12 x layers x width x T for attention, against %.0f TFLOP/s.", rounds,
+    "PyTorch's sides are not deterministic. MFU: 6 FLOP for each " ..
+    "parameter and token and 12 x layers x width x T for attention, against %.0f TFLOP/s.", rounds,
       PEAK / 1e12)
   if #unmeasured > 0 then
     say("Left out, since %d seconds were over: %s.", seconds, table.concat(unmeasured, "; "))

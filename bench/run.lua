@@ -279,8 +279,8 @@ end
 -- The sides: each turns a row into a command.
 local cpuinfo = read("/proc/cpuinfo")
 local python = os.getenv("PYTHON") or "python3"
-local BEST = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 "
-  .. (cpuinfo:find("avx512vl", 1, true) and "ATEN_CPU_CAPABILITY=avx512 " or "")
+local BEST = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 " ..
+  (cpuinfo:find("avx512vl", 1, true) and "ATEN_CPU_CAPABILITY=avx512 " or "")
 
 local function peer(environment, flags)
   return function(row)
@@ -312,8 +312,8 @@ if has_torch then
       command = peer(BEST, function(row) return settings_of(row)[k] end) }
   end
 else
-  print(("bench: '%s' cannot import torch, so only our side is measured; set PYTHON to an interpreter " ..
-    "that can\n"):format(python))
+  print(("bench: '%s' cannot import torch, so only our side is measured; " ..
+    "set PYTHON to an interpreter that can\n"):format(python))
 end
 
 -- Rows that share a script and its arguments share a run.
@@ -466,8 +466,8 @@ end
 print()
 local function say_median(what, installed, best)
   if #best > 0 then
-    print(("Median ratio of %s (%d rows, %d rounds): %.2f over PyTorch as installed, %.2f over its best " ..
-      "setting."):format(what, #best, rounds,
+    print(("Median ratio of %s (%d rows, %d rounds): %.2f over PyTorch as installed, " ..
+      "%.2f over its best setting."):format(what, #best, rounds,
       median(installed), median(best)))
   end
 end
@@ -494,8 +494,8 @@ if COST:find(only) then
   local line, status = capture(("'%s' --num_cpu_threads_per_process 1 '%s/overhead.lua'"):format(host,
     here), limit)
   if status ~= 0 then error("failed: " .. line, 0) end
-  print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP step of batch 64 " ..
-    "on one rank."):format(
+  print(("The Accelerator adds %.1f %% to the processor time of a bare loop at the MLP " ..
+    "step of batch 64 on one rank."):format(
     number(line, "overhead_percent")))
 end
 if noisy then print("Other processes kept the machine busy during some measurements.") end

@@ -15,7 +15,7 @@ local tensor, utils = accelerate.tensor, accelerate.utils
 local options = utils.options.arguments("augment.lua", arg, {
   epochs = { "integer", default = 1, min = 1 }, batch_size = { "integer", default = 64, min = 1 },
   lr = { "number", default = 2e-3, above = 0 }, workers = { "integer", default = 2, min = 0 },
-    max_steps = { "integer", optional = true, min = 1 },
+  max_steps = { "integer", optional = true, min = 1 },
 })
 utils.set_seed(0)
 

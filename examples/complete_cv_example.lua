@@ -41,8 +41,8 @@ for _, name in ipairs { "checkpointing_steps", "resume_from_checkpoint", "with_t
   end
 end
 if options.checkpointing_steps and options.checkpointing_steps ~= "epoch" and not (every and every >= 1) then
-  error("complete_cv_example.lua: --checkpointing_steps must be a number from 1 on or epoch, got "
-    .. options.checkpointing_steps, 0)
+  error("complete_cv_example.lua: --checkpointing_steps must be a number from 1 on or epoch, got " ..
+    options.checkpointing_steps, 0)
 end
 utils.set_seed(options.seed)
 

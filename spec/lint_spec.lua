@@ -104,7 +104,7 @@ describe("lint", function()
     finds("format", { "bad.c:1" }, {
       ["bad.c"] = "int f( void ) {return 1 ;}\n", ["good.c"] = "int f(void) { return 1; }\n",
     }, "make fmt", { ".clang-format", "host/tools/format", "host/tools/comments.lua",
-      "host/tools/lua_lines.lua" })
+      "host/tools/lua_lines.lua", "host/tools/lua_tokens.lua" })
   end)
 
   it("keeps the ground floor of the core below all else", function()
@@ -118,7 +118,7 @@ describe("lint", function()
   it("keeps the rooms of C apart", function()
     local files = {
       ["host/ax.h"] = "", ["host/plugin.h"] = "", ["host/dist.h"] = "", ["host/core/core.h"] = "",
-        ["host/core/ops/a.def"] = "",
+      ["host/core/ops/a.def"] = "",
       ["host/core/ops/pool.h"] = "", ["host/text/a.h"] = "",
       ["kernels/order.h"] = "", ["kernels/cpu/cpu.h"] = "",
     }
@@ -165,12 +165,12 @@ describe("lint", function()
   it("finds circles of requires, but for those inside a room", function()
     finds("circles", { "lua/accelerate/a.lua:1", "lua/accelerate/b.lua:1", "lua/accelerate/c.lua:2" }, {
       ["lua/accelerate/a.lua"] = 'return require "accelerate.b"\n',
-        ["lua/accelerate/b.lua"] = 'return require "accelerate.c"\n',
+      ["lua/accelerate/b.lua"] = 'return require "accelerate.c"\n',
       ["lua/accelerate/c.lua"] = 'local function later()\n  return require("accelerate.a")\nend\n',
     }, "accelerate.a -> accelerate.b -> accelerate.c -> accelerate.a")
     finds("circles", {}, {
       ["lua/accelerate/d/a.lua"] = 'return require "accelerate.d.b"\n',
-        ["lua/accelerate/d/b.lua"] = 'return require "accelerate.d.a"\n',
+      ["lua/accelerate/d/b.lua"] = 'return require "accelerate.d.a"\n',
     })
   end)
 
@@ -194,12 +194,12 @@ describe("lint", function()
     local spaced = body:gsub("two%(%);", "two( );  /* why */"):gsub("%( %)", "()")
     finds("twins", { "host/b.c:3" }, {
       ["host/a.c"] = "static int f(int x)\n" .. body,
-        ["host/b.c"] = "int y;\n\nstatic int g(int x,\n             int z)\n" .. spaced,
+      ["host/b.c"] = "int y;\n\nstatic int g(int x,\n             int z)\n" .. spaced,
     }, "g is also f of host/a.c:1")
     finds("twins", {}, { ["host/a.c"] = "static int f(int x)\n" .. body .. "static int g(int x)\n" .. body })
     finds("twins", {}, {
       ["host/a.c"] = "int f(int x)\n{\n  one();\n  two();\n  three();\n}\n",
-        ["host/b.c"] = "int f(int x)\n{\n  one();\n  two();\n  three();\n}\n",
+      ["host/b.c"] = "int f(int x)\n{\n  one();\n  two();\n  three();\n}\n",
     })
     local lua = "  one()\n  two()\n  three()\n\n  four()\nend\n"
     finds("twins", { "lua/b.lua:1" },
@@ -221,8 +221,8 @@ describe("lint", function()
   it("finds calls that end the process", function()
     finds("calls", { "host/core/a.c:2", "host/core/a.c:3", "host/core/a.c:4" }, {
       ["host/core/a.c"] = "static_assert(1, \"assert(0)\"); /* abort() */\nabort();\nif (x) exit " ..
-        "(1);\nlongjmp(j, 1);\n"
-        .. "api->abort(x);\n_exit(0);\nint abort;\n",
+        "(1);\nlongjmp(j, 1);\n" ..
+        "api->abort(x);\n_exit(0);\nint abort;\n",
       ["host/main.c"] = "exit(0);\n",
     }, "calls abort")
   end)
@@ -273,6 +273,36 @@ describe("lint", function()
     }, "asks for the row named add")
   end)
 
+  it("finds short pieces of a string that have a line of their own", function()
+    finds("pieces", { "a.c:2", "b.lua:2", "b.lua:4" }, {
+      ["a.c"] = 'f("some words and some more of them, and then "\n  "a %d\\n", n);\n',
+      ["b.lua"] = "f('some words ' ..\n  'are few', 1)\nf('some words '\n  .. 'are few')\n",
+    }, 'the piece "a %d\\n" of a string is too short')
+    finds("pieces", {}, {
+      ["a.c"] = 'f("some words "\n  "are worth a line of their own",\n  "x");\nf("a\\n"\n  "b\\n");\n' ..
+        'f("%" PRId64\n  "x", "y"\n  "z" PRId64);\n',
+      ["b.lua"] = "f('some words ' ..\n  'are worth a line of their own',\n  'x')\nf('a\\n' ..\n" ..
+        "  'b')\nf('a ' ..\n  'b ' .. c)\n",
+    })
+  end)
+
+  it("finds lines that begin with two dots", function()
+    finds("joins", { "a.lua:2" }, {
+      ["a.lua"] = "local a = b\n  .. c\nlocal d = e ..\n  f\nlocal g = [[\n.. h]]\n" ..
+        "return function(i,\n  ...) end\n",
+    }, "which ends the line before")
+  end)
+
+  it("finds items of one bracket at several depths", function()
+    finds("depth", { "a.lua:3", "a.lua:7" }, {
+      ["a.lua"] = "local a = {\n  b = 1, c = 2,\n    d = 3,\n}\nlocal e = f(1,\n  2,\n    3)\n",
+    }, "an item at column 5; those before it in its bracket are at 3")
+    finds("depth", {}, {
+      ["a.lua"] = "local a = {\n  b = 1 +\n    2, c = f(function()\n    local d,\n      e = 1, 2\n  end, g,\n" ..
+        "    h),\n  i = 4,\n}\n",
+    })
+  end)
+
   it("gives a file 800 lines, and a warning above 500", function()
     finds("size", { "a.lua:801" }, { ["a.lua"] = ("\n"):rep(801), ["b.lua"] = ("\n"):rep(500) },
       "at most 800")
@@ -288,7 +318,7 @@ describe("lint", function()
       { ["a.c"] = "/* The rank is told. */\nint told;\n", ["b.md"] = "Good.\nMemory lies on\n" }, "told")
     finds("same", { "a.lua:1", "b.c:2" }, {
       ["a.lua"] = "--- The same as x.\nlocal a\n--- Returns x.\n--- The same holds here.\n",
-        ["b.c"] = "int a;\n/* The same, twice. */\n",
+      ["b.c"] = "int a;\n/* The same, twice. */\n",
     }, "The same")
     finds("begins", { "lua/a.lua:1", "lua/a.lua:4" }, {
       ["lua/a.lua"] = "--- Whether x is y.\nfunction M.a() end\n\n  --- How it is.\n  ---@return x\n" ..

@@ -124,8 +124,8 @@ local function write_gguf(path, model)
     data[#data + 1] = bytes .. ("\0"):rep(-#bytes % 32)
     at = at + #data[#data]
   end
-  local head = "GGUF" .. number("uint32_t", 3) .. number("uint64_t", #data) .. number("uint64_t", #settings)
-    .. table.concat(settings) .. table.concat(heads)
+  local head = "GGUF" .. number("uint32_t", 3) .. number("uint64_t", #data) ..
+    number("uint64_t", #settings) .. table.concat(settings) .. table.concat(heads)
   local file = assert(io.open(path, "wb"))
   file:write(head, ("\0"):rep(-#head % 32), table.concat(data))
   file:close()

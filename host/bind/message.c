@@ -126,8 +126,8 @@ static void raise_key(lua_State *L, const place *where, int idx)
 {
   push_place(L, where);
   luaL_error(L,
-             "%s has a %s as a key, which cannot go from one process to another; keys are numbers, strings "
-             "and booleans",
+             "%s has a %s as a key, which cannot go from one process to another; "
+             "keys are numbers, strings and booleans",
              lua_tostring(L, -1), luaL_typename(L, idx));
 }
 

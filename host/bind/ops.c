@@ -145,8 +145,8 @@ static const struct {
     "Lua's operators do not compare tensors: x:item() is the number of a tensor of one element, and x:le(y), "
     "x:ge(y) compare the elements" },
   { "__concat", "..",
-    "a tensor cannot be joined to text: tostring(x) is its text, and x:item() is the number of a tensor of "
-    "one element" },
+    "a tensor cannot be joined to text: tostring(x) is its text, and x:item() "
+    "is the number of a tensor of one element" },
 };
 
 /* ---- copy_, fill_, zero_ */

@@ -70,8 +70,8 @@ int ax_output_check(const ax_plan *plan)
 
   if (streams_of(tee->text, 0) < 0) {
     ax_print(stderr,
-             "accel-run: %s: expected 0, 1 (stdout), 2 (stderr), 3 (both), or ranks with theirs (0:3,1:1); "
-             "got '%s'\n",
+             "accel-run: %s: expected 0, 1 (stdout), 2 (stderr), 3 (both), "
+             "or ranks with theirs (0:3,1:1); got '%s'\n",
              tee->origin, tee->text);
     return AX_EXIT_USAGE;
   }

@@ -244,8 +244,8 @@ static int check_machines(const ax_plan *plan)
   }
   if (n > 1 && !plan->mpi && !ax_joins_wants_mpirun(plan) && !plan->set[AX_SET_main_process_ip].number) {
     ax_print(stderr,
-             "accel-run: %s: %d machines need the address of machine 0, the same on each: --main_process_ip "
-             "ADDRESS\n",
+             "accel-run: %s: %d machines need the address of machine 0, the same on each: "
+             "--main_process_ip ADDRESS\n",
              machines->origin, n);
     return AX_EXIT_USAGE;
   }

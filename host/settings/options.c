@@ -384,8 +384,8 @@ void ax_options_check_script(const ax_plan *plan)
 void ax_config_usage(FILE *f)
 {
   fputs("usage: accel-run [launch] [options] script.lua [script arguments]\n"
-        "       accel-run                 a prompt, when started on a terminal; else the script is read from "
-        "stdin\n"
+        "       accel-run                 a prompt, when started on a terminal; "
+        "else the script is read from stdin\n"
         "       accel-run COMMAND         accel-run COMMAND --help says more\n"
         "\n"
         "Runs a Lua script that trains a model, in one process or in several ranks.\n"

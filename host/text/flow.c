@@ -19,8 +19,8 @@ ax_status ax_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t si
 ax_status ax_text_too_long(int64_t most)
 {
   return ax_fail(AX_ERANGE,
-                 "the tokenizer's steps make more than %lld bytes of a text; it may become %d times as long "
-                 "and %d bytes",
+                 "the tokenizer's steps make more than %lld bytes of a text; "
+                 "it may become %d times as long and %d bytes",
                  (long long)most, AX_GROWTH, AX_GROWTH_LEAST);
 }
 

@@ -42,11 +42,11 @@ A dim counts from 1, and -1 is the last; so does a position in a dim. Integers s
 -- What the kinds of ops.def are called on the page.
 local KINDS = {
   T = "tensor", TN = "tensor or number", ["T*"] = "list of tensors", dim = "dim",
-    ["dim+"] = "dim, or one past the last",
+  ["dim+"] = "dim, or one past the last",
   dims = "dim or list of dims", pos = "position", ["pos+"] = "position", int = "integer",
-    int2 = "integer or list of two",
-    int3 = "integer or list of three",
-    ints = "sizes", num = "number", bool = "boolean",
+  int2 = "integer or list of two",
+  int3 = "integer or list of three",
+  ints = "sizes", num = "number", bool = "boolean",
   dtype = "dtype", gen = "Generator", any = "a tensor or a list in its place",
 }
 

@@ -13,6 +13,7 @@
 -- broken files.
 local code = require "host.tools.lint.code"
 local layers = require "host.tools.lint.layers"
+local layout = require "host.tools.lint.layout"
 local requires = require "host.tools.lint.requires"
 local source = require "host.tools.lint.source"
 local width = require "host.tools.lint.width"
@@ -29,6 +30,9 @@ local RULES = {
   { "width-shell", true, width.width_shell, "scripts: lines to 120 columns" },
   { "width-python", true, width.width_python, "Python: lines to 120 columns" },
   { "format", true, part "format", "C is as `make fmt` writes it" },
+  { "pieces", true, layout.pieces, "no short piece of a string has a line of its own" },
+  { "joins", true, layout.joins, "Lua: `..` ends a line and begins none" },
+  { "depth", true, layout.depth, "Lua: lines that begin an item of one bracket begin at one depth" },
   { "layers", true, layers.layers, "a room of C includes what it may" },
   { "core-private", true, layers.core_is_private,
     "core/*.h and text/*.h are included by their own rooms alone" },

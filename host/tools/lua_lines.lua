@@ -8,53 +8,14 @@
 -- time; what goes on with an annotation is indented by two spaces.  Everything else stays as it is,
 -- and the tokens of the file stay the same (checked).
 
+local lua_tokens = require "host.tools.lua_tokens"
+
 local CODE, COMMENT = 110, 100
-
--- ---- tokens
-
-local OPERATORS = { "...", "..", "==", "~=", "<=", ">=", "::" }
-
--- Reads the token at `i`: its kind and the position after it.
-local function token_at(text, i)
-  local c = text:sub(i, i)
-  if text:find("^%-%-%[=*%[", i) or text:find("^%[=*%[", i) then
-    local comment = c == "-"
-    local level = text:match("^%[(=*)%[", comment and i + 2 or i)
-    local _, e = text:find("]" .. level .. "]", i, true)
-    return comment and "comment" or "long", (e or #text) + 1
-  elseif text:find("^%-%-", i) then
-    return "comment", text:find("\n", i, true) or #text + 1
-  elseif c == '"' or c == "'" then
-    local at = i + 1
-    while text:sub(at, at) ~= c do at = at + (text:sub(at, at) == "\\" and 2 or 1) end
-    return "string", at + 1
-  elseif c:find("[%a_]") then
-    return "name", select(2, text:find("^[%w_]+", i)) + 1
-  elseif c:find("%d") or text:find("^%.%d", i) then
-    return "number", select(2, text:find("^[%w%.]+", i)) + 1
-  end
-  for _, operator in ipairs(OPERATORS) do
-    if text:sub(i, i + #operator - 1) == operator then return operator, i + #operator end
-  end
-  return c, i + 1
-end
-
----@return { kind: string, text: string, first: integer, last: integer }[]
-local function tokens_of(text)
-  local list, i = {}, 1
-  while true do
-    i = text:find("%S", i)
-    if not i then return list end
-    local kind, after = token_at(text, i)
-    list[#list + 1] = { kind = kind, text = text:sub(i, after - 1), first = i, last = after - 1 }
-    i = after
-  end
-end
 
 -- What must not change: the tokens without comments, constant pieces of a string joined.
 local function essence(text)
   local out = {}
-  for _, t in ipairs(tokens_of(text)) do
+  for _, t in ipairs(lua_tokens.of(text)) do
     if t.kind ~= "comment" then
       local piece = t.text
       local before = out[#out - 1]
@@ -140,7 +101,7 @@ local function opened(line, list, k, indent)
   local out = {}
   local function add(text, at)
     text = text:match("^%s*(.-)%s*$")
-    local own, from = tokens_of(text), 1
+    local own, from = lua_tokens.of(text), 1
     nest(own)
     for n = 2, #own do
       if own[n].depth == 0 and own[n].inside == 0 and at ~= indent and statement(own, n) then
@@ -179,11 +140,12 @@ local function opened(line, list, k, indent)
   return out
 end
 
--- Cuts a string after a space where a part of it fits.
+-- Cuts a string after a space where a part of it fits, and leaves a piece that is worth a line
+-- (host/tools/lint/layout.lua).
 local function cut_string(line, t, room)
   local quote = t.text:sub(1, 1)
   local cut
-  for at = t.first + 8, math.min(t.last - 8, room - 5) do
+  for at = t.first + 8, math.min(t.last - 16, room - 5) do
     if line:sub(at, at) == " " and line:sub(at - 1, at - 1) ~= "\\"
       and not line:sub(at - 3, at):find("%%%s") then
       cut = at
@@ -193,15 +155,17 @@ local function cut_string(line, t, room)
 end
 
 -- Breaks one line of code in two or more; a line that cannot be broken comes back as it is.
-function wrap(line, continued)
+-- `continued`: it goes on with a statement; `item`: it begins with an item of a bracket, and so
+-- does what is behind a comma.
+function wrap(line, continued, item)
   if #line <= CODE then return { line } end
   local indent = line:match("^%s*")
-  local list = tokens_of(line)
+  local list = lua_tokens.of(line)
   local last = list[#list]
   if last and last.kind == "comment" then
     local code = line:sub(1, last.first - 1):gsub("%s+$", "")
     local out = {}
-    for _, l in ipairs(wrap(code, continued)) do out[#out + 1] = l end
+    for _, l in ipairs(wrap(code, continued, item)) do out[#out + 1] = l end
     table.insert(out, 1, indent .. last.text)
     return out
   end
@@ -217,7 +181,7 @@ function wrap(line, continued)
       if out then return out end
     end
   end
-  local best, cost
+  local best, cost, comma
   for k, t in ipairs(list) do
     local at = t.kind == "," and t.last or t.kind == ".." and t.last
     if (t.text == "and" or t.text == "or") and k > 1 then at = list[k - 1].last end
@@ -235,7 +199,7 @@ function wrap(line, continued)
       if t.kind == "=" then c = c + 30 end
       if t.kind == "," and (first == "for" or first == "local") and t.depth == 0 then c = c + 40 end
       if #line - at < 4 then c = c + 60 end
-      if not cost or c < cost then best, cost = at, c end
+      if not cost or c < cost then best, cost, comma = at, c, t.kind == "," and t.depth == 0 end
     end
   end
   -- nothing outside of a function on this line: open the function
@@ -248,7 +212,10 @@ function wrap(line, continued)
     end
   end
   local head, tail
-  if best and best > #deeper + 20 then head, tail = line:sub(1, best), line:sub(best + 1)
+  if best and best > #deeper + 20 then
+    head, tail = line:sub(1, best), line:sub(best + 1)
+    item = item and comma
+    if item then deeper = indent end
   else
     for k, t in ipairs(list) do
       local before = list[k - 1]
@@ -262,7 +229,7 @@ function wrap(line, continued)
   end
   if not head then return { line } end
   local out = { (head:gsub("%s+$", "")) }
-  for _, l in ipairs(wrap(deeper .. tail:match("^%s*(.*)$"), true)) do out[#out + 1] = l end
+  for _, l in ipairs(wrap(deeper .. tail:match("^%s*(.*)$"), true, item)) do out[#out + 1] = l end
   return out
 end
 
@@ -330,16 +297,21 @@ end
 
 -- ---- a file
 
--- Which lines lie inside of a long string or long comment.
-local function long_lines(text)
-  local inside, n, at = {}, 1, 1
-  for _, t in ipairs(tokens_of(text)) do
-    n = n + select(2, text:sub(at, t.first - 1):gsub("\n", ""))
+-- Which lines lie inside of a long string or long comment, and which begin with an item of a
+-- bracket.
+local function lines_of(text)
+  local inside, items, before = {}, {}, nil
+  local list = lua_tokens.of(text)
+  lua_tokens.place(text, list)
+  for _, t in ipairs(list) do
     local more = select(2, t.text:gsub("\n", ""))
-    for k = n, n + more do inside[k] = inside[k] or more > 0 end
-    n, at = n + more, t.last + 1
+    for k = t.line, t.line + more do inside[k] = inside[k] or more > 0 end
+    if t.kind ~= "comment" then
+      items[t.line] = items[t.line] or t.leads and lua_tokens.begins_item(t, before)
+      before = t
+    end
   end
-  return inside
+  return inside, items
 end
 
 -- Whether the line goes on with a statement of the line before; `went`: that one did with the one
@@ -359,14 +331,14 @@ end
 local function rewritten(text)
   local lines, out, i, went = {}, {}, 1, false
   for line in text:gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
-  local inside = long_lines(text)
+  local inside, items = lines_of(text)
   while i <= #lines do
     local line = lines[i]
     local new, stop = nil, i + 1
     if not inside[i] and line:find("^%s*%-%-") and not line:find("^%s*%-%-%[") then
       new, stop = paragraph(lines, i)
     elseif not inside[i] and #line > CODE then
-      new = wrap(line, i > 1 and goes_on(lines[i - 1], line, went))
+      new = wrap(line, i > 1 and goes_on(lines[i - 1], line, went), items[i])
     end
     went = i > 1 and goes_on(lines[i - 1], line, went)
     for k = i, stop - 1 do

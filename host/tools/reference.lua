@@ -360,8 +360,8 @@ local function write_page(page)
   if #configs > 0 then
     add(out, "## Configurations")
     add(out, "")
-    add(out, "`LlamaConfig { hidden_size = 64 }` returns a table with the architecture's defaults, which its "
-      .. "classes and `from_config` take: ", table.concat(configs, ", "), ".")
+    add(out, "`LlamaConfig { hidden_size = 64 }` returns a table with the architecture's defaults, " ..
+      "which its classes and `from_config` take: ", table.concat(configs, ", "), ".")
     add(out, "")
   end
   if page[1] == "tensor" then write_tensor_members(out, public.header_file(page[2])) end

@@ -216,8 +216,8 @@ local function check_input(where, fn, inputs, number, o)
           local i = off:to("uint8"):argmax():item() + 1
           local element, part = j, ""
           if input:is_complex() then element, part = math.ceil(j / 2), PARTS[(j - 1) % 2 + 1] end
-          return ("the gradient of result %d (element %d%s) in input %d (element %d%s) is %.8g, finite "
-            .. "differences give %.8g"):format(parts[k].result, i, parts[k].part, number, element, part,
+          return ("the gradient of result %d (element %d%s) in input %d (element %d%s) is %.8g, finite " ..
+            "differences give %.8g"):format(parts[k].result, i, parts[k].part, number, element, part,
             column[i]:item(), numeric[i]:item())
         end
       end
@@ -235,8 +235,8 @@ local function check_leaf(number, input)
   if type(strides[1]) == "table" then strides = strides[1] end
   for d, size in ipairs(input.shape) do
     if size > 1 and strides[d] == 0 then
-      fail("gradcheck: input %d: expected elements of their own, but those along dim %d of %s are one; take "
-        .. "x:contiguous()", number, d, options.show(input))
+      fail("gradcheck: input %d: expected elements of their own, but those along dim %d of %s are one; " ..
+        "take x:contiguous()", number, d, options.show(input))
     end
   end
 end

@@ -74,9 +74,9 @@ local FIELDS = { name = "s", levelno = "d", levelname = "s", message = "s", path
 
 local CONFIG = {
   level = { "string|integer", optional = true }, format = { "string", optional = true },
-    datefmt = { "string", optional = true },
+  datefmt = { "string", optional = true },
   filename = { "string", optional = true },
-    stream = { "string", optional = true, one_of = { "stderr", "stdout" } },
+  stream = { "string", optional = true, one_of = { "stderr", "stdout" } },
   handlers = { "list", optional = true },
 }
 
@@ -139,9 +139,9 @@ local function emit(self, level, text, rank, extra)
   local path, line = caller(extra)
   local record = {
     name = self._name, levelno = level, levelname = NAME_OF[level] or ("Level %d"):format(level),
-      process_index = rank,
+    process_index = rank,
     message = ("[RANK %d] %s"):format(rank, text), pathname = path, filename = path:match("[^/]*$"),
-      lineno = line, created = os.time(),
+    lineno = line, created = os.time(),
   }
   local shown = formatted(record)
   terminal.beside_bars(function()

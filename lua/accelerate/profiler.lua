@@ -102,11 +102,11 @@ function Averages:table(opts)
   local width = opts.max_name_column_width
   local columns = {
     { "Name", function(r) return cut(r.key, width) end, left = true },
-      { "Line", function(r) return cut(r.place, width) end, left = true },
+    { "Line", function(r) return cut(r.place, width) end, left = true },
     { "Self CPU %", function(r) return share(r.self_cpu_time_total) end },
-      { "Self CPU", function(r) return time_text(r.self_cpu_time_total) end },
+    { "Self CPU", function(r) return time_text(r.self_cpu_time_total) end },
     { "CPU total %", function(r) return share(r.cpu_time_total) end },
-      { "CPU total", function(r) return time_text(r.cpu_time_total) end },
+    { "CPU total", function(r) return time_text(r.cpu_time_total) end },
     { "CPU time avg", function(r) return time_text(r.cpu_time) end },
   }
   if self._memory then
@@ -334,7 +334,7 @@ local Profiler = properties.define("Profiler", {
           row = { key = name, place = opts.group_by_line and e.place or "", category = e.category, count = 0,
             cpu_time_total = 0,
             self_cpu_time_total = 0, flops = 0, cpu_memory_usage = 0, self_cpu_memory_usage = 0,
-              input_shapes = rows._shapes and e.input_shapes or nil }
+            input_shapes = rows._shapes and e.input_shapes or nil }
           found[key] = row
           rows[#rows + 1] = row
         end
@@ -391,7 +391,7 @@ function M.profile(handler, fn, ...)
   self._flags = { record_shapes = handler.record_shapes, profile_memory = handler.profile_memory,
     with_stack = handler.with_stack,
     with_flops = handler.with_flops, with_modules = handler.with_modules,
-      wait = check_devices(handler.activities) }
+    wait = check_devices(handler.activities) }
   self._schedule = handler.schedule_option and M.schedule(handler.schedule_option)
   self._on_ready, self._step, self._recording, self._action = handler.on_trace_ready, 0, false, NONE
   local good = false

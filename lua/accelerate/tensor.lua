@@ -223,11 +223,11 @@ local M = {}
 
 for _, name in ipairs {
   "tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye", "rand", "randn", "randint",
-    "randperm",
+  "randperm",
   "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "is_tensor",
   "no_grad", "enable_grad", "is_grad_enabled", "scope", "keep", "release", "is_released",
   "Generator", "manual_seed", "default_generator", "get_num_threads", "set_num_threads", "device_count",
-    "set_default_device", "set_default_dtype", "get_default_dtype", "synchronize", "ops",
+  "set_default_device", "set_default_dtype", "get_default_dtype", "synchronize", "ops",
   "set_float32_matmul_precision", "get_float32_matmul_precision", "newaxis",
 } do
   M[name] = core[name]

@@ -40,8 +40,8 @@ function M.bytes_of(what, size)
   local number, unit = tostring(size):match("^%s*([%d%.]+)%s*(%a+)%s*$")
   local factor = unit and UNITS[unit:upper()]
   if not factor or not tonumber(number) then
-    fail("%s: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, TB, KiB, MiB, GiB, TiB), " ..
-      "got %s", what, options.show(size))
+    fail("%s: expected a number of bytes or text such as \"5MB\" (KB, MB, GB, " ..
+      "TB, KiB, MiB, GiB, TiB), got %s", what, options.show(size))
   end
   local bytes = math.floor(tonumber(number) * factor)
   return unit:find "^%a[bB]$" and unit:find "b$" and math.floor(bytes / 8) or bytes

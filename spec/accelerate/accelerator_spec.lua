@@ -56,12 +56,12 @@ describe("the constructor", function()
         "object:accumulate(...), with a colon"] = function()
         accelerator.accumulate(model, function() end)
       end,
-      ["step: expected the AcceleratedOptimizer before its arguments, got nil; write object:step(...), " ..
-        "with a colon"] = function()
+      ["step: expected the AcceleratedOptimizer before its arguments, got nil; " ..
+        "write object:step(...), with a colon"] = function()
         optimizer.step()
       end,
-      ["step: expected the AcceleratedScheduler before its arguments, got nil; write object:step(...), " ..
-        "with a colon"] = function()
+      ["step: expected the AcceleratedScheduler before its arguments, got nil; " ..
+        "write object:step(...), with a colon"] = function()
         scheduler.step()
       end,
       ["DataLoaderShard: a loader is walked by its iter: for x, y in loader:iter() do ... end"] = function()

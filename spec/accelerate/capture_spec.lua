@@ -30,8 +30,8 @@ describe("a captured step on the CPU", function()
     local x = tensor.ones(1)
     raises("capture: expected a function, got nil", capture)
     raises("did you mean 'warmup'", capture, print, { warmpu = 1 })
-    raises("capture: argument 2 must be a tensor, a number, a string, a boolean, or a table of these, got " ..
-      "a function", capture(function() end), x, print)
+    raises("capture: argument 2 must be a tensor, a number, a string, a boolean, " ..
+      "or a table of these, got a function", capture(function() end), x, print)
     raises("capture: argument 1 requires a gradient", capture(function() end),
       tensor.ones(1, { requires_grad = true }))
     raises("capture: result 1.n is 3", capture(function() return { n = 3 } end), x)

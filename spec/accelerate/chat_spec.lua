@@ -130,10 +130,10 @@ describe("a chat template ends", function()
       "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}",
       nested .. grown("[1]", "[n.x, n.x]", "other") .. "{{ kept == other }}",
       nested .. "{{ n.x | tojson }}", nested .. "{{ n.x }}", grown("[1]", "n.x + n.x"),
-        "{{ [1] * 10 ** 12 }}",
+      "{{ [1] * 10 ** 12 }}",
       "{{ [1] | batch(1000000000, 1) | list }}", "{{ [1] | slice(1000000000) | list }}",
-      "{% set x = big ~ 'b' %}{% set y = big ~ 'c' %}{% for i in range(99999) %}{% set q = x < y " ..
-        "%}{% endfor %}",
+      "{% set x = big ~ 'b' %}{% set y = big ~ 'c' %}{% for i in range(99999) " ..
+        "%}{% set q = x < y %}{% endfor %}",
       "{{ ('a' * 30000000) | list }}", "{{ ('a' * 30000000).replace('a', 'b') }}",
     } do
       raises("the template takes too long", template, { big = ("a"):rep(1e6) })
@@ -183,15 +183,15 @@ describe("the values that a chat template is given", function()
     local tools = { { type = "function", ["function"] = { name = "f", description = "d", parameters = {
       type = "object", required = { "zeta", "alpha" }, properties = {
         alpha = { type = "string", description = "a" }, zeta = { type = "number" },
-          beta = { type = "null" } } } } } }
-    assert.equal('[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": '
-      .. '"object", "properties": {"zeta": {"type": "number"}, "alpha": {"type": "string", ' ..
-        '"description": "a"}, '
-      .. '"beta": {"type": "null"}}, "required": ["zeta", "alpha"]}}}]', render("{{ tools | tojson }}",
+        beta = { type = "null" } } } } } }
+    assert.equal('[{"type": "function", "function": {"name": "f", "description": "d", "parameters": ' ..
+      '{"type": "object", "properties": {"zeta": {"type": "number"}, "alpha": {"type": "string", ' ..
+        '"description": "a"}, ' ..
+      '"beta": {"type": "null"}}, "required": ["zeta", "alpha"]}}}]', render("{{ tools | tojson }}",
       { tools = tools }))
     assert.equal("{'role': 'user', 'content': 'x', 'tool_calls': [{'id': '1', 'type': 'function', " ..
-      "'function': "
-      .. "{'name': 'f', 'arguments': {'a': 1, 'name': 2}}}], 'zz': 1}",
+      "'function': " ..
+      "{'name': 'f', 'arguments': {'a': 1, 'name': 2}}}], 'zz': 1}",
         render("{{ messages[0] }}", { messages = {
         { zz = 1, content = "x", role = "user", tool_calls = { { type = "function", id = "1",
           ["function"] = { arguments = { name = 2, a = 1 }, name = "f" } } } } } }))

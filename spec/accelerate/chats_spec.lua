@@ -108,7 +108,7 @@ describe("apply_chat_template", function()
       chat_template = "{% for c in messages[0].content %}[{{ c.text }}]{% endfor %}" }))
     assert.equal("(hm", apply({ { role = "assistant", content = "x", reasoning = "hm" } }, {
       continue_final_message = "reasoning",
-        chat_template = "({{ messages[0].reasoning_content }}){{ messages[0].content }}" }))
+      chat_template = "({{ messages[0].reasoning_content }}){{ messages[0].content }}" }))
   end)
 
   it("refuses continue_final_message where there is nothing to go on with", function()
@@ -126,8 +126,8 @@ describe("apply_chat_template", function()
   end)
 
   it("marks the tokens of generation blocks", function()
-    local template = "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}"
-      .. "{% endgeneration %}{% else %}U:{{ m.content }}{% endif %};{% endfor %}"
+    local template = "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}" ..
+      "{{ m.content }}{% endgeneration %}{% else %}U:{{ m.content }}{% endif %};{% endfor %}"
     local messages = { { role = "user", content = "Größe?" },
       { role = "assistant", content = "one métre" },
       { role = "user", content = "b" }, { role = "assistant", content = "c" } }

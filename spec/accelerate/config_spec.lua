@@ -39,7 +39,7 @@ describe("configurations", function()
   it("of loaders have Accelerate's fields", function()
     check_class(accelerate.DataLoaderConfiguration, "DataLoaderConfiguration", {
       split_batches = false, dispatch_batches = "nil", even_batches = true, use_seedable_sampler = false,
-        data_seed = "nil",
+      data_seed = "nil",
       non_blocking = false, use_stateful_dataloader = false,
     }, { split_batches = BOOLEAN, dispatch_batches = BOOLEAN, even_batches = BOOLEAN,
       data_seed = { "7", 1.5 }, use_stateful_dataloader = BOOLEAN })
@@ -52,7 +52,7 @@ describe("configurations", function()
     local Project = accelerate.ProjectConfiguration
     check_class(Project, "ProjectConfiguration", {
       project_dir = "nil", logging_dir = "nil", automatic_checkpoint_naming = false, total_limit = "nil",
-        iteration = 0, save_on_each_node = false,
+      iteration = 0, save_on_each_node = false,
     }, { project_dir = { 5, {} }, logging_dir = { false }, total_limit = { 0, 1.5, "3" },
       iteration = { -1, "0" }, automatic_checkpoint_naming = BOOLEAN })
     assert.are.equal("a", Project({ project_dir = "a" }).logging_dir)
@@ -110,9 +110,9 @@ describe("handlers", function()
     local DDP = accelerate.DistributedDataParallelKwargs
     check_class(DDP, "DistributedDataParallelKwargs", {
       dim = 1, broadcast_buffers = true, bucket_cap_mb = 25, find_unused_parameters = false,
-        check_reduction = false,
+      check_reduction = false,
       gradient_as_bucket_view = false, static_graph = false, comm_hook = "no", comm_wrapper = "no",
-        comm_state_option = {},
+      comm_state_option = {},
     }, { dim = { 0, 2, "1" }, broadcast_buffers = BOOLEAN, bucket_cap_mb = { 0, -1, "25" },
       find_unused_parameters = BOOLEAN, static_graph = BOOLEAN,
       comm_hook = { "fp8", 5 }, comm_wrapper = { "power_sgd", true }, comm_state_option = { 5 } })
@@ -143,7 +143,7 @@ describe("handlers", function()
     local Profile = accelerate.ProfileKwargs
     check_class(Profile, "ProfileKwargs", {
       activities = "nil", schedule_option = "nil", on_trace_ready = "nil", record_shapes = false,
-        profile_memory = false, with_stack = false,
+      profile_memory = false, with_stack = false,
       with_flops = false, with_modules = false, output_trace_dir = "nil",
     }, { activities = { "cpu", { "gpu" }, { 5 } },
       schedule_option = { 5, {}, { active = 0 }, { active = 1, wait = -1 } }, on_trace_ready = { 5 },

@@ -69,8 +69,8 @@ describe("collate", function()
     nexts()
     nexts()
     local err = message(nexts)
-    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is float32 in the one of " ..
-      "sample 1", 1, true),
+    assert.truthy(err:find("'part 2.target' was int64 in the batches before and is " ..
+      "float32 in the one of sample 1", 1, true),
       err)
     assert.truthy(err:find("dtype = 'float32'", 1, true), err)
   end)

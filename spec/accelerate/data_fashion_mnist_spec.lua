@@ -18,8 +18,8 @@ describe("FashionMNIST", function()
     os.execute("mkdir -p '" .. base .. "'")
     disk.write(base .. "/" .. name, bytes)
   end
-  local function images(n, byte) return "\0\0\8\3\0\0\0" .. string.char(n) .. "\0\0\0\28\0\0\0\28"
-    .. string.char(byte):rep(n * 784) end
+  local function images(n, byte) return "\0\0\8\3\0\0\0" .. string.char(n) .. "\0\0\0\28\0\0\0\28" ..
+    string.char(byte):rep(n * 784) end
   local function labels(...) return "\0\0\8\1\0\0\0" .. string.char(select("#", ...)) .. string.char(...) end
 
   it("gives the images and labels of the real files", function()

@@ -24,8 +24,8 @@ describe("sharing out anything", function()
   end)
 
   for n = 2, 4 do
-    it(("on %d ranks, dispatched or not, gathers every item once, goes on in the middle, and takes calls " ..
-      "in any order"):format(n), function()
+    it(("on %d ranks, dispatched or not, gathers every item once, goes on in the middle, " ..
+      "and takes calls in any order"):format(n), function()
       local out = ranks.ok(n, ([[
         package.path = arg[1] .. "?.lua;" .. package.path
         local fuzz = require "spec.support.loader_fuzz"

@@ -135,8 +135,8 @@ describe("the state of a prepared loader", function()
     assert.are.equal(table.concat(list, " ", 3), walk(again))
   end)
 
-  it("is of the pass that was left by break, of the next one in its last batch, and is given back until " ..
-    "it is used", function()
+  it("is of the pass that was left by break, of the next one in its last batch, " ..
+    "and is given back until it is used", function()
     local loader = accelerator:prepare(loader_of(6, { batch_size = 2 }))
     walk(loader, 2)
     local found = loader:state_dict()

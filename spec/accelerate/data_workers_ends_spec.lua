@@ -73,8 +73,8 @@ describe("worker processes", function()
     assert.equal("", run:stderr())
     processes.kill(pids[1], processes.SIGSTOP)
     local elapsed = processes.stopwatch()
-    run:expect(("DataLoader: worker 1: process %d was stopped by SIGSTOP; batch %%d+ comes when it " ..
-      "goes on"):format(pids[1]), 5)
+    run:expect(("DataLoader: worker 1: process %d was stopped by SIGSTOP; " ..
+      "batch %%d+ comes when it goes on"):format(pids[1]), 5)
     local seconds = elapsed()
     assert.is_true(seconds < 1.5, ("took %g s"):format(seconds))
     processes.sleep(0.6)

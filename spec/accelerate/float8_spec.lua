@@ -163,8 +163,8 @@ describe("layers in eight bits", function()
         local model = accelerate.nn.Sequential(accelerate.nn.Linear(10, 10))
         accelerate.Accelerator { mixed_precision = "fp8" }:prepare(model)]])
       assert.truthy(err:find("no linear layer of Sequential is one that computes in eight bits (sizes " ..
-        "that are "
-        .. "multiples of 16" .. more .. ")", 1, true), err)
+        "that are " ..
+        "multiples of 16" .. more .. ")", 1, true), err)
     end
   end)
 

@@ -93,8 +93,8 @@ describe("lazy tensors in torch files", function()
       parameter = function() end }
     local function rebuilt(mark)
       return "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1" ..
-        "\0\0\0000X\3\0\0\0cpu"
-        .. "K\1tQK\0K\1\133K\1\133\137}}\140" .. string.char(#mark) .. mark .. "\136stR."
+        "\0\0\0000X\3\0\0\0cpu" ..
+        "K\1tQK\0K\1\133K\1\133\137}}\140" .. string.char(#mark) .. mark .. "\136stR."
     end
     assert.same({ -1 }, pickle.read(rebuilt "neg", "where", hooks):totable())
     raises("where: a tensor with the mark conk, which is not known", pickle.read, rebuilt "conk", "where",
@@ -191,9 +191,9 @@ describe("a safetensors file with tensors of other types", function()
   with_path()
 
   before_each(function()
-    local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"q":{"dtype":"I8","shape":[4],'
-      .. '"data_offsets":[4,8]},"f4":{"dtype":"F4","shape":[4],"data_offsets":[8,10]},'
-      .. '"new":{"dtype":"XY","shape":[3],"data_offsets":[10,16]}}'
+    local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"q":{"dtype":"I8","shape":[4],' ..
+      '"data_offsets":[4,8]},"f4":{"dtype":"F4","shape":[4],"data_offsets":[8,10]},' ..
+      '"new":{"dtype":"XY","shape":[3],"data_offsets":[10,16]}}'
     header = header .. (" "):rep(-#header % 8)
     disk.write(path, string.char(#header, 0, 0, 0, 0, 0, 0, 0) .. header .. "\0\0\192\63" .. ("\1"):rep(12))
   end)
@@ -276,8 +276,8 @@ describe("JSON that Python writes", function()
       raises("line 2: " .. word .. ", an integer that Lua's numbers do not hold exactly", read,
         '{"id": 1}\n{"id": ' .. word .. "}\n")
     end
-    local row = read('{"a": 9007199254740992, "b": -9007199254740992, '
-      .. '"c": 1000000000000000019884624838656}')[1]
+    local row = read('{"a": 9007199254740992, "b": -9007199254740992, ' ..
+      '"c": 1000000000000000019884624838656}')[1]
     assert.same({ 2 ^ 53, -2 ^ 53, 1e30 }, { row.a, row.b, row.c })
   end)
 

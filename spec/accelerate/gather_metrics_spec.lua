@@ -162,8 +162,8 @@ describe("gather_for_metrics", function()
   it("refuses a map with leaves that are no tensors, and unknown options", function()
     local accelerator = accelerate.Accelerator()
     assert.error_matches(function() accelerator:gather_for_metrics { text = "x", t = core.ones(1) } end,
-      "gather_for_metrics: .*got a map with other values than tensors in it; gather each of its entries " ..
-      "by itself")
+      "gather_for_metrics: .*got a map with other values than tensors in it; " ..
+      "gather each of its entries by itself")
     assert.error_matches(function() accelerator:gather_for_metrics("text") end,
       "gather_for_metrics: .* got 'text'")
     assert.error_matches(function() accelerator:gather_for_metrics() end, "gather_for_metrics: .* got nil")

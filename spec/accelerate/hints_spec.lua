@@ -54,10 +54,10 @@ describe("what is written as in Python", function()
           "; a method has `self` when it is written with a colon",
         ["for i = 1, require 'accelerate.tensor'.zeros(2) do end"] =
           "'for' limit must be a number; if it is a tensor",
-        ["local x = require 'accelerate.tensor'.ones(5) for i = 1, 5, 2 do local part = x[{ { i, i + 1 " ..
-          "} }] end"] =
-          "the range {5, 6} does not fit a dim of size 5; Python cuts a range at the end: write "
-          .. "math.min%(last, x:size%(1%)%), or x:split%(n%)",
+        ["local x = require 'accelerate.tensor'.ones(5) for i = 1, 5, " ..
+          "2 do local part = x[{ { i, i + 1 } }] end"] =
+          "the range {5, 6} does not fit a dim of size 5; Python cuts a range at the end: write " ..
+          "math.min%(last, x:size%(1%)%), or x:split%(n%)",
         ["print(f(1, dim=2))"] =
           "near '='; arguments by name are a table at the end: x:sum%(1, { keepdim = true }%)$",
         ["print(~x)"] = "near '~'; of a tensor of booleans: x:logical_not%(%)$",
@@ -158,17 +158,17 @@ local m = N() print(pcall(function() local y = m.head(F.relu) return y end))]] }
 
   it("is a module of an object with a colon, or without the object", function()
     host.in_folder(function(folder)
-      local head = "local nn = require 'accelerate.nn' local x = require('accelerate.tensor').ones(1, 2)\n"
-        .. "local B = nn.class 'B' function B:init() self.l = nn.Linear(2, 2) end\n"
-        .. "function B:forward(x) local y = self.l(x) return y end\n"
-        .. "local N = nn.class 'N'\n"
-        .. "function N:init() self.b, self.fc, self.lstm = B(), nn.Linear(2, 2), nn.LSTM(2, 2) end\n"
+      local head = "local nn = require 'accelerate.nn' local x = require('accelerate.tensor').ones(1, 2)\n" ..
+        "local B = nn.class 'B' function B:init() self.l = nn.Linear(2, 2) end\n" ..
+        "function B:forward(x) local y = self.l(x) return y end\n" ..
+        "local N = nn.class 'N'\n" ..
+        "function N:init() self.b, self.fc, self.lstm = B(), nn.Linear(2, 2), nn.LSTM(2, 2) end\n"
       for text, hint in pairs {
         ["local y = self:b(x) return y"] = "; 'b' is a module, which is called with a dot: self.b(...)",
         ["local y = self:lstm(x) return y"] =
           "; 'lstm' is a module, which is called with a dot: self.lstm(...)",
-        ["return self:fc(x)"] = "Linear: 1 argument expected, got 2, the first of them a N; a module that an "
-          .. "object has is called with a dot: self.name(x)",
+        ["return self:fc(x)"] = "Linear: 1 argument expected, got 2, the first of them a N; " ..
+          "a module that an object has is called with a dot: self.name(x)",
         ["local y = fc(x) return y"] = "attempt to call global 'fc' (a nil value); did you mean self.fc?",
       } do
         local message = first(folder, ("%sfunction N:forward(x)\n%s\nend\nlocal y = N()(x)"):format(head,
@@ -190,10 +190,10 @@ local m = N() print(pcall(function() local y = m.head(F.relu) return y end))]] }
         ["local d = require 'accelerate.data'.DataLoader({ 1 }) for i in d:enumerate() do end"] =
           "'enumerate' (a nil value); ipairs counts what it walks: for i, x in ipairs(loader) do ... end",
         ["local d = require 'accelerate.data'.DataLoader({ 1 }) d = require " ..
-          "'accelerate'.Accelerator():prepare(d) "
-          .. "for i in d:enumerate() do end"] =
-          "DataLoaderShard has no 'enumerate'; ipairs counts what it walks: for i, x in ipairs(loader) " ..
-            "do ... end",
+          "'accelerate'.Accelerator():prepare(d) " ..
+          "for i in d:enumerate() do end"] =
+          "DataLoaderShard has no 'enumerate'; ipairs counts what it walks: for i, " ..
+            "x in ipairs(loader) do ... end",
         ["local a = np.zeros(2)"] = "'np' (a nil value); arrays are tensors, of the module accelerate.tensor",
         ["local f = open('x')"] =
           "'open' (a nil value); in Lua: io.open(path) gives a file, whose f:read(\"*a\") is its text",

@@ -16,7 +16,7 @@ local function two_groups(Class, opts)
   opts.lr = 1
   return (Class or optim.SGD)({
     { params = { core.zeros(2, { requires_grad = true }) }, lr = 0.4 },
-      { params = { core.zeros(3, { requires_grad = true }) }, lr = 0.05 },
+    { params = { core.zeros(3, { requires_grad = true }) }, lr = 0.05 },
   }, opts)
 end
 local function with_momentum() return two_groups(optim.SGD, { momentum = 0.9 }) end
@@ -63,7 +63,7 @@ local MAKERS = {
   one_cycle_linear = function(o)
     return S.OneCycleLR(o, {
       max_lr = { 0.5, 0.1 }, epochs = 4, steps_per_epoch = 3, anneal_strategy = "linear", pct_start = 0.5,
-        div_factor = 10,
+      div_factor = 10,
     })
   end,
   one_cycle_three = function(o)
@@ -90,7 +90,7 @@ local MAKERS = {
     return S.SequentialLR(o, {
       schedulers = {
         S.ConstantLR(o, { factor = 0.1, total_iters = 2 }),
-          S.LinearLR(o, { start_factor = 0.2, total_iters = 3 }), S.ExponentialLR(o, { gamma = 0.9 }),
+        S.LinearLR(o, { start_factor = 0.2, total_iters = 3 }), S.ExponentialLR(o, { gamma = 0.9 }),
       },
       milestones = { 2, 6 },
     })
@@ -161,7 +161,7 @@ local function step(scheduler, name, t) return scheduler:step(is_plateau(name) a
 -- How often the reference's first scheduler was stepped before another one took over.
 local RESUMED_AT = {
   step_resumed = 4, multistep_resumed = 3, exponential_resumed = 3, linear_resumed = 3,
-    polynomial_resumed = 3, cosine_resumed = 4,
+  polynomial_resumed = 3, cosine_resumed = 4,
   get_linear_resumed = 4,
 }
 
@@ -508,8 +508,8 @@ describe("schedulers", function()
   it("name what a resumed one-cycle schedule lacks", function()
     local o = two_groups()
     for _, group in ipairs(o.param_groups) do group.initial_lr = group.lr end
-    assert.matches("OneCycleLR: last_epoch = 7 resumes a schedule, but parameter group 1 has no max_lr; load "
-      .. "the optimizer's state first", message(S.OneCycleLR, o, 0.1, 20, { last_epoch = 7 }))
+    assert.matches("OneCycleLR: last_epoch = 7 resumes a schedule, but parameter group 1 has no max_lr; " ..
+      "load the optimizer's state first", message(S.OneCycleLR, o, 0.1, 20, { last_epoch = 7 }))
   end)
 
   it("take all arguments by position", function()

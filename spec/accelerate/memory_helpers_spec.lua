@@ -91,8 +91,8 @@ describe("find_executable_batch_size", function()
   it("takes its options before the function, as contexts do", function()
     assert.error_matches(function()
       utils.find_executable_batch_size(function(size) return size end, { starting_batch_size = 4 })
-    end, "options come before the function: write find_executable_batch_size%({ starting_batch_size = 4 " ..
-      "}, fn%)")
+    end, "options come before the function: write find_executable_batch_size%({ " ..
+      "starting_batch_size = 4 }, fn%)")
     assert.are.equal(4, utils.find_executable_batch_size({ starting_batch_size = 4 },
       function(size) return size end)())
   end)

@@ -123,8 +123,7 @@ describe("a name that is not there", function()
         return core.zeros(1):numpy()
       end,
       ["there is no field or method \"values\"; instead: local values, indices = x:max(2): several " ..
-        "results are "
-        .. "several values"] = function() return core.ones(2, 2):max(2).values end,
+        "results are several values"] = function() return core.ones(2, 2):max(2).values end,
       ["there is no field or method \"indices\"; instead: local values, indices = x:topk(3)"] = function()
         return core.ones(2, 2):topk(1).indices
       end,
@@ -516,8 +515,8 @@ describe("pcall", function()
 
   it("explains a call of nil as an error that nobody catches is explained", function()
     local model = nn.Sequential(nn.Linear(2, 2))
-    assert.matches("spec%.lua:%d+: attempt to call method 'paramters' %(a nil value%); "
-      .. "Sequential has no 'paramters'; did you mean 'parameters'%?$",
+    assert.matches("spec%.lua:%d+: attempt to call method 'paramters' %(a nil value%); " ..
+      "Sequential has no 'paramters'; did you mean 'parameters'%?$",
       message(function() return model:paramters() end))
     assert.matches("did you mean 'forward'%?$", message(function()
       local function inner() local y = model:foward(1) return y end

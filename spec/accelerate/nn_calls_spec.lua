@@ -173,8 +173,8 @@ describe("output_size of a transposed convolution", function()
 
   it("must be one of them", function()
     local plane, x = nn.ConvTranspose2d(1, 1, 2, { 2, 3 }), core.ones(1, 1, 2, 2)
-    raises("ConvTranspose2d: requested an output size of [6, 6], but valid sizes range from [4, 5] to [5, 7] "
-      .. "(for an input of [2, 2])", plane, x, { 6, 6 })
+    raises("ConvTranspose2d: requested an output size of [6, 6], but valid sizes range from " ..
+      "[4, 5] to [5, 7] (for an input of [2, 2])", plane, x, { 6, 6 })
     raises("requested an output size of [5, 4]", plane, x, { 5, 4 })
     raises("for an input of 4 dims output_size must have 2 or 4 elements, got 1", plane, x, { 5 })
     raises("for an input of 4 dims output_size must have 2 or 4 elements, got 5", plane, x, { 1, 1, 1, 5, 6 })

@@ -23,7 +23,7 @@ describe("a model's clone", function()
         nn.Linear(12, 2)),
       nn.LSTM(3, 4, { num_layers = 2, bidirectional = true }), nn.GRU(3, 4), nn.Embedding(5, 3),
       nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 2), nn.LayerNorm(4),
-        nn.ModuleList { nn.Linear(2, 2) },
+      nn.ModuleList { nn.Linear(2, 2) },
       nn.ModuleDict { a = nn.Linear(2, 2) }, nn.ParameterList { nn.Parameter(core.ones(2)) },
     }
     for _, model in ipairs(models) do

@@ -16,7 +16,7 @@ describe("trunc_normal_", function()
   -- limits, then mean and variance of the truncated distribution
   for _, case in ipairs {
     { 0, 1, -2, 2, 0, 0.773741 }, { 1, 2, -1, 4, 1.290375, 1.662740 }, { 0, 1, 3, 5, 3.282694, 0.069798 },
-      { 0, 1, -math.huge, 0, -0.797885, 0.363380 },
+    { 0, 1, -math.huge, 0, -0.797885, 0.363380 },
   } do
     it(("has the moments of a normal(%g, %g) between %g and %g"):format(unpack(case)), function()
       core.manual_seed(1)

@@ -15,17 +15,17 @@ describe("activation modules", function()
   it("compute what the functions compute, with numbers by position or by name", function()
     for _, case in ipairs {
       { nn.GELU(), F.gelu(x) }, { nn.GELU("tanh"), F.gelu(x, "tanh") },
-        { nn.GELU { approximate = "tanh" }, F.gelu(x, "tanh") }, { nn.SiLU(), F.silu(x) },
+      { nn.GELU { approximate = "tanh" }, F.gelu(x, "tanh") }, { nn.SiLU(), F.silu(x) },
       { nn.Mish(), F.mish(x) }, { nn.LeakyReLU(0.2), F.leaky_relu(x, 0.2) },
-        { nn.LeakyReLU { negative_slope = 0.2 }, F.leaky_relu(x, 0.2) },
+      { nn.LeakyReLU { negative_slope = 0.2 }, F.leaky_relu(x, 0.2) },
       { nn.ELU(0.5), F.elu(x, 0.5) }, { nn.CELU(), F.celu(x) }, { nn.SELU(), F.selu(x) },
-        { nn.Softplus(2, 5), F.softplus(x, 2, 5) },
+      { nn.Softplus(2, 5), F.softplus(x, 2, 5) },
       { nn.LogSigmoid(), F.logsigmoid(x) }, { nn.ReLU6(), F.relu6(x) },
-        { nn.Hardtanh(-2, 3), F.hardtanh(x, -2, 3) }, { nn.Hardsigmoid(), F.hardsigmoid(x) },
+      { nn.Hardtanh(-2, 3), F.hardtanh(x, -2, 3) }, { nn.Hardsigmoid(), F.hardsigmoid(x) },
       { nn.Hardswish(), F.hardswish(x) }, { nn.Softshrink(0.3), F.softshrink(x, 0.3) },
-        { nn.Hardshrink(), F.hardshrink(x) },
+      { nn.Hardshrink(), F.hardshrink(x) },
       { nn.Threshold(0.1, 9), F.threshold(x, 0.1, 9) }, { nn.Softsign(), F.softsign(x) },
-        { nn.Tanhshrink(), F.tanhshrink(x) }, { nn.GLU(), F.glu(x) },
+      { nn.Tanhshrink(), F.tanhshrink(x) }, { nn.GLU(), F.glu(x) },
       { nn.PReLU(), F.leaky_relu(x, 0.25) },
     } do assert.are.same(case[2]:totable(), case[1](x):totable()) end
   end)
@@ -68,7 +68,7 @@ describe("loss modules", function()
     local label, weight = core.tensor({ 2, 0 }, { dtype = "int64" }), core.tensor { 1, 2, 0.5 }
     for _, case in ipairs {
       { nn.L1Loss()(a, b), F.l1_loss(a, b) },
-        { nn.SmoothL1Loss { beta = 0.3 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.3 }) },
+      { nn.SmoothL1Loss { beta = 0.3 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.3 }) },
       { nn.HuberLoss { delta = 2, reduction = "sum" }(a, b),
         F.huber_loss(a, b, { delta = 2, reduction = "sum" }) },
       { nn.BCELoss { weight = core.tensor { 1, 3 } }(p, q),

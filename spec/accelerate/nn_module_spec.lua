@@ -462,8 +462,8 @@ describe("registration", function()
     m:register_buffer("counts", core.zeros(1))
     for _, case in ipairs {
       { "'weight' is a parameter already, and cannot be a buffer, too; call the buffer something else, " ..
-        "or set "
-        .. "the attribute to nil first", m.register_buffer, "weight", core.ones(1) },
+        "or set " ..
+        "the attribute to nil first", m.register_buffer, "weight", core.ones(1) },
       { "'counts' is a buffer already, and cannot be a module", m.add_module, "counts", nn.ReLU() },
       { "'act' is a module already, and cannot be a parameter", m.register_parameter, "act",
         nn.Parameter(core.ones(1)) },

@@ -246,8 +246,8 @@ describe("lazy modules", function()
       local shape = { 2, 2, 3, 1, 1 }
       local layer = Lazy()
       layer(core.ones { unpack(shape, 1, dims + 2) })
-      assert.are.equal(("InstanceNorm%dd(2, eps=1e-05, momentum=0.1, affine=True, bias=True, "
-        .. "track_running_stats=True)"):format(dims), tostring(layer))
+      assert.are.equal(("InstanceNorm%dd(2, eps=1e-05, momentum=0.1, affine=True, bias=True, " ..
+        "track_running_stats=True)"):format(dims), tostring(layer))
       assert.are.equal("weight bias", names(layer))
       near({ 0.1, 0.1 }, layer.running_mean)
     end

@@ -261,8 +261,8 @@ describe("state_dict", function()
     local wrapped = ordered.new()
     for name, value in ordered.pairs(dict) do wrapped["module." .. name] = value end
     wrapped.epoch = 3
-    raises("the names begin with 'module.': nn.utils.consume_prefix_in_state_dict_if_present(state_dict, "
-      .. "'module.') takes it off", net.load_state_dict, net, wrapped)
+    raises("the names begin with 'module.': nn.utils.consume_prefix_in_state_dict_if_present(state_dict, " ..
+      "'module.') takes it off", net.load_state_dict, net, wrapped)
     nn.utils.consume_prefix_in_state_dict_if_present(wrapped, "module.")
     assert.same({ unexpected_keys = { "epoch" }, missing_keys = {} },
       net:load_state_dict(wrapped, { strict = false }))

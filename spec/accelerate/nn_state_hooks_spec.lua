@@ -66,12 +66,12 @@ describe("hooks of state dicts", function()
     local net = watched()
     local dict = net:state_dict()
     assert.same({ "a.w", "a._extra_state", "b.weight", "b.bias" }, ordered.keys(dict))
-    assert.equal("pre root '' false; pre a 'a.' false; get; post a 'a.' 2; pre b 'b.' false; post b 'b.' 4; "
-      .. "post root '' 4", logged())
+    assert.equal("pre root '' false; pre a 'a.' false; get; post a 'a.' 2; pre b 'b.' false; " ..
+      "post b 'b.' 4; post root '' 4", logged())
     net:load_state_dict(dict)
-    assert.equal("load root '' a.w,a._extra_state,b.weight,b.bias true 0 0 0; load a 'a.' a.w,a._extra_state "
-      .. "true 0 0 0; load b 'b.' b.weight,b.bias true 0 0 0; set a; loaded a 0 0; loaded b 0 0; loaded root "
-      .. "0 0", logged())
+    assert.equal("load root '' a.w,a._extra_state,b.weight,b.bias true 0 0 0; " ..
+      "load a 'a.' a.w,a._extra_state true 0 0 0; load b 'b.' b.weight,b.bias true 0 0 0; " ..
+      "set a; loaded a 0 0; loaded b 0 0; loaded root 0 0", logged())
     net:state_dict { prefix = "net.", keep_vars = true }
     assert.matches("^pre root 'net%.' true; pre a 'net%.a%.' true; .*post root 'net%.' 4$", logged())
   end)

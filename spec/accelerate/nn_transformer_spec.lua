@@ -129,13 +129,13 @@ end)
 describe("transformer layers", function()
   it("have PyTorch's parameters", function()
     assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.in_proj_bias[12] " ..
-      "self_attn.out_proj.weight[4,4] self_attn.out_proj.bias[4] "
-      .. "linear1.weight[6,4] linear1.bias[6] linear2.weight[4,6] linear2.bias[4] norm1.weight[4] " ..
+      "self_attn.out_proj.weight[4,4] self_attn.out_proj.bias[4] " ..
+      "linear1.weight[6,4] linear1.bias[6] linear2.weight[4,6] linear2.bias[4] norm1.weight[4] " ..
         "norm1.bias[4] norm2.weight[4] norm2.bias[4]",
       names(nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6 })))
     assert.are.equal("self_attn.in_proj_weight[12,4] self_attn.out_proj.weight[4,4] " ..
-      "multihead_attn.in_proj_weight[12,4] "
-      .. "multihead_attn.out_proj.weight[4,4] linear1.weight[6,4] linear2.weight[4,6] norm1.weight[4] " ..
+      "multihead_attn.in_proj_weight[12,4] " ..
+      "multihead_attn.out_proj.weight[4,4] linear1.weight[6,4] linear2.weight[4,6] norm1.weight[4] " ..
         "norm2.weight[4] norm3.weight[4]",
       names(nn.TransformerDecoderLayer(4, 2, { dim_feedforward = 6, bias = false })))
   end)

@@ -70,7 +70,7 @@ describe("nn.utils", function()
     local list = { core.tensor { 3, -0.5 }, core.tensor { { 4, 1 }, { 2, -7 } }, core.tensor(0.25) }
     for p, expected in pairs {  -- PyTorch's
       [0.5] = 99.98245001393481, [3] = 7.623958471015903, [-1] = 0.1215629522431259,
-        [-2] = 0.21594686597950252, [1] = 17.75,
+      [-2] = 0.21594686597950252, [1] = 17.75,
       [2] = 8.905756565278438, [math.huge] = 7, [-math.huge] = 0.25,
     } do
       local norm = nn.utils.get_total_norm(list, { norm_type = p })
@@ -108,7 +108,7 @@ describe("nn.utils", function()
     local function mixed()
       return params {
         core.tensor { 3, 0 }, core.tensor({ 4 }, { dtype = "float64" }),
-          core.tensor({ 12 }, { dtype = "bfloat16" }),
+        core.tensor({ 12 }, { dtype = "bfloat16" }),
         core.tensor { { 84, 0 }, { 0, 0 } }:t(),
       }
     end

@@ -145,14 +145,14 @@ describe("an optimizer of a script's own", function()
 
   it("says what is wrong", function()
     local p = nn.Parameter(core.ones(1))
-    raises('Optimizer is the base of optimizers; use one of them, optim.AdamW for instance, or derive one: '
-      .. 'optim.class("Name")', optim.Optimizer, { p })
+    raises('Optimizer is the base of optimizers; use one of them, optim.AdamW for instance, ' ..
+      'or derive one: optim.class("Name")', optim.Optimizer, { p })
     raises("optim.class: expected a name, got nil", optim.class)
     raises("optim.class: the base of 'X' must be a class of optimizers or of schedulers, got class Linear",
       optim.class, "X", nn.Linear)
     raises("nn.class: the base of 'X' must be a module class, got class Optimizer; optim.class and " ..
-      "data.class "
-      .. "make other classes", nn.class, "X", optim.Optimizer)
+      "data.class " ..
+      "make other classes", nn.class, "X", optim.Optimizer)
     local Idle = optim.class("Idle")
     function Idle:init(params, defaults) optim.Optimizer.init(self, params, defaults) end
     raises("Idle: the class has no method step, which updates the parameters", function()
@@ -200,10 +200,11 @@ describe("parameters with names", function()
 
   it("have names all or none", function()
     local model = layer()
-    raises("SGD: the parameters of group 2 have no names, those of group 1 have some: give all of them with "
-      .. "names, or none", optim.SGD, { { params = { { "w", model.weight } } }, { params = { model.bias } } })
-    raises("SGD: entry 2 of the list of parameters must be { name, parameter } as the first one is, got a "
-      .. "float64 tensor of shape [2]", optim.SGD, { { "w", model.weight }, model.bias })
+    raises("SGD: the parameters of group 2 have no names, those of group 1 have some: " ..
+      "give all of them with names, or none", optim.SGD,
+      { { params = { { "w", model.weight } } }, { params = { model.bias } } })
+    raises("SGD: entry 2 of the list of parameters must be { name, parameter } as the first one is, got a " ..
+      "float64 tensor of shape [2]", optim.SGD, { { "w", model.weight }, model.bias })
   end)
 end)
 
@@ -250,8 +251,8 @@ describe("entries of groups that are no options", function()
     assert.equal(0.5, other.param_groups[1].rho)
     local model = layer()
     local plain = optim.SGD({ { params = { model.weight } }, { params = { model.bias } } }, { lr = 1 })
-    raises("SGD:load_state_dict: group 1 was saved with alpha = 2, which SGD does not have; an entry of "
-      .. "its own with that name in the optimizer's group keeps it", plain.load_state_dict, plain,
+    raises("SGD:load_state_dict: group 1 was saved with alpha = 2, which SGD does not have; an entry of " ..
+      "its own with that name in the optimizer's group keeps it", plain.load_state_dict, plain,
       optimizer:state_dict())
   end)
 end)

@@ -88,8 +88,8 @@ describe("state as a script sees it", function()
     assert.matches("AdamW:step: states: entry 1: step: expected an integer of at least 0, got number %-1",
       refused("step", -1))
     assert.matches("entry 1: exp_avg: expected a tensor, got number 3", refused("exp_avg", 3))
-    assert.matches("exp_avg must be contiguous, with 2 elements, on its parameter's device and of its " ..
-      "type, float32",
+    assert.matches("exp_avg must be contiguous, with 2 elements, " ..
+      "on its parameter's device and of its type, float32",
       refused("exp_avg", core.zeros(3)))
     assert.matches("exp_avg_sq must be contiguous",
       refused("exp_avg_sq", core.zeros(2, { dtype = "float64" })))
@@ -245,8 +245,8 @@ describe("options that PyTorch's scripts carry along", function()
         optim.Adam({ nn.Parameter(tensor.ones(2)) }, { fused = true, foreach = false, capturable = false })
       end
     ]] }
-    assert.equal("accelerate: Adam: the option fused changes nothing: each step is fused, and can be " ..
-      "captured\n",
+    assert.equal("accelerate: Adam: the option fused changes nothing: each step is fused, " ..
+      "and can be captured\n",
       stderr)
     local a, b = weight(), weight()
     local plain = optim.SGD({ a }, { lr = 0.5 })
@@ -272,8 +272,8 @@ describe("options that PyTorch's scripts carry along", function()
     local o = optim.Adam({ { params = { weight() }, lr = core.tensor(0.25) } }, { lr = core.tensor { 0.5 } })
     assert.equal(0.5, o.defaults.lr)
     assert.equal(0.25, o.param_groups[1].lr)
-    assert.matches("Adam: lr: expected a number or a tensor of one element, got a float32 tensor of " ..
-      "shape %[2%]",
+    assert.matches("Adam: lr: expected a number or a tensor of one element, " ..
+      "got a float32 tensor of shape %[2%]",
       message(optim.Adam, { weight() }, { lr = core.ones(2) }))
   end)
 

@@ -404,7 +404,7 @@ describe("state_dict", function()
         exp_avg_sq = core.ones(2, { dtype = "float64" }) } },
       param_groups = { {
         lr = 0.5, betas = { 0.9, 0.99 }, eps = 1e-8, weight_decay = 0.1, maximize = false, amsgrad = false,
-          foreach = true,
+        foreach = true,
         decoupled_weight_decay = true, initial_lr = 0.5, params = { 0 },
       } },
     }

@@ -145,8 +145,8 @@ describe("gradients on ranks", function()
     local status, _, err = ranks.run(2, SCRIPT ..
       [[accelerator:prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3, { dtype = "complex64" })))]])
     assert.are.equal(1, status)
-    assert.matches("prepare: parameter '1%.weight' is complex64, and gradients of complex numbers are " ..
-      "not reduced",
+    assert.matches("prepare: parameter '1%.weight' is complex64, " ..
+      "and gradients of complex numbers are not reduced",
       err)
   end)
 

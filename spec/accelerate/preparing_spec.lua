@@ -326,8 +326,8 @@ describe("prepared optimizers and schedulers", function()
     assert.are.equal("group 1: learning rate 2.5000e-01\n", out)
   end)
 
-  it("move a schedule once a call without step_scheduler_with_optimizer, and adjust_scheduler changes " ..
-    "nothing", function()
+  it("move a schedule once a call without step_scheduler_with_optimizer, " ..
+    "and adjust_scheduler changes nothing", function()
     state.reset()
     local plugin = accelerate.GradientAccumulationPlugin { num_steps = 4, adjust_scheduler = true }
     accelerator = accelerate.Accelerator { step_scheduler_with_optimizer = false,

@@ -177,7 +177,7 @@ describe("modules and their methods", function()
     same(F.ctc_loss(scores, targets, { 4 }, { 2 }), F.ctc_loss(scores, targets, lengths))
     same(F.ctc_loss(scores, targets, { 4 }, { 2 }, { reduction = "sum" }), F.ctc_loss {
       log_probs = scores, targets = targets, input_lengths = { 4 }, target_lengths = { 2 },
-        reduction = "sum" })
+      reduction = "sum" })
     local a, b, c = tensor.rand(2, 3), tensor.rand(2, 3), tensor.rand(2, 3) + 1
     same(nn.TripletMarginLoss()(a, b, c), nn.TripletMarginLoss() { anchor = a, positive = b, negative = c })
     same(nn.GaussianNLLLoss()(a, b, c), nn.GaussianNLLLoss()(a, b, { var = c }))

@@ -47,7 +47,7 @@ describe("a regular expression", function()
       ["[a"] = "a class without its ]", ["*a"] = "nothing stands before *",
       ["a**"] = "a quantifier of a quantifier",
       ["a\\"] = "a backslash at the end", ["(?=a)"] = "(?= is not supported",
-        ["\\1"] = "\\1 is not supported",
+      ["\\1"] = "\\1 is not supported",
       ["[b-a]"] = "a range that ends before it begins", ["a{3,2}"] = "at least 3 and at most 2 repeats",
       ["((a{1000}){1000}){1000}"] = "more than 1000 repeats",
       [("("):rep(200) .. (")"):rep(200)] = "more than 100 times" } do

@@ -53,8 +53,8 @@ describe("utils.pformat", function()
   it("marks circles", function()
     local t = { inner = {} }
     t.inner.up, t.self = t, t
-    assert.equal("{\n  inner = { up = <circle: 2 tables up> },\n  self = <circle: the table that holds " ..
-      "this>,\n}",
+    assert.equal("{\n  inner = { up = <circle: 2 tables up> },\n  self = <circle: " ..
+      "the table that holds this>,\n}",
       text(t))
     local shared = { 1 }
     assert.equal("{ { 1 }, { 1 } }", text { shared, shared })

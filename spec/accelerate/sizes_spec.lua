@@ -40,8 +40,8 @@ local OTHERS = {
 
 -- Calls fn(path, line, text) with each string literal of the sources.
 local function each_literal(fn)
-  local list = io.popen("find lua host kernels -name '*.lua' -o -name '*.[ch]' -o -name '*.cu' -o -name " ..
-    "'*.def'")
+  local list = io.popen("find lua host kernels -name '*.lua' -o -name '*.[ch]' -o " ..
+    "-name '*.cu' -o -name '*.def'")
   for path in list:lines() do
     local number = 0
     for line in io.lines(path) do

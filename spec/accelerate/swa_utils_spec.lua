@@ -37,7 +37,7 @@ end
 local KINDS = {
   mean = {}, ["mean together"] = { multi_avg_fn = swa.get_swa_multi_avg_fn() },
   ema = { avg_fn = swa.get_ema_avg_fn(0.9) },
-    ["ema together"] = { multi_avg_fn = swa.get_ema_multi_avg_fn(0.9) },
+  ["ema together"] = { multi_avg_fn = swa.get_ema_multi_avg_fn(0.9) },
   buffers = { use_buffers = true },
   ["ema buffers"] = { multi_avg_fn = swa.get_ema_multi_avg_fn(0.75), use_buffers = true },
   own = { avg_fn = function(a, b, n) return (a * n + b) / 2 end },

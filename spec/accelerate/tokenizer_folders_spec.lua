@@ -277,8 +277,8 @@ describe("a tokenizer.json whose steps make much of little", function()
       disk.write(folder .. "/tokenizer.json", json.encode { version = "1.0",
         normalizer = { type = "Sequence", normalizers = list },
         model = { type = "WordLevel", vocab = { a = 0, u = 1 }, unk_token = "u" } })
-      disk.write(folder .. "/run.lua", ("local t = require('accelerate.tokenizers').from_pretrained(%q)\n"
-        .. "local text = ('a'):rep(1e6)\nprint 'ready'\nio.flush()\nt:encode(text)\n"):format(folder))
+      disk.write(folder .. "/run.lua", ("local t = require('accelerate.tokenizers').from_pretrained(%q)\n" ..
+        "local text = ('a'):rep(1e6)\nprint 'ready'\nio.flush()\nt:encode(text)\n"):format(folder))
       local run = processes.start { folder .. "/run.lua" }
       run:expect("ready", 20)
       processes.sleep(0.2)

@@ -67,7 +67,7 @@ local REFUSED = {
   { "a splitter that is not there",
     { ["tokenizer.ggml.model"] = { "text", "gpt2" }, ["tokenizer.ggml.pre"] = { "text", "tekken" },
       ["tokenizer.ggml.merges"] = { "list", { "a b" }, "text" } },
-      "tokenizer.ggml.pre 'tekken' is not there; known" },
+    "tokenizer.ggml.pre 'tekken' is not there; known" },
   { "no tokens", { ["tokenizer.ggml.tokens"] = false }, "the setting tokenizer.ggml.tokens is missing" },
   { "tokens that are no texts", { ["tokenizer.ggml.tokens"] = { "list", { 1, 2 }, "f32" } },
     "the setting tokenizer.ggml.tokens must be a list of strings, got 1" },

@@ -416,8 +416,8 @@ describe("a chat template", function()
       ["{{ 'a"] = "without its end",
       ["{{ a b }}"] = "'b' is not understood",
       ["{{ raise_exception('no roles') }}"] = "no roles",
-      ["{% for i in range(1000) %}{% for j in range(1000) %}{% for k in range(9) %}{% endfor %}{% endfor " ..
-        "%}{% endfor %}"]
+      ["{% for i in range(1000) %}{% for j in range(1000) %}{% for k in range(9) " ..
+        "%}{% endfor %}{% endfor %}{% endfor %}"]
         = "too long",
       ["{{ messages | map('string') }}"] = "use the filter list",
       ["{{ " .. ("("):rep(500) .. " }}"] = "too deep",

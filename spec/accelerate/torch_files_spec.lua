@@ -122,8 +122,7 @@ describe("a file of Python's", function()
   it("is loaded without what has no form here where strict = false asks for it", function()
     for _, name in ipairs { "mixed", "legacy_mixed" } do
       refused("args is Python's argparse.Namespace, which has no form in Lua; with { strict = false } " ..
-        "everything "
-        .. "else is loaded", reference[name])
+        "everything else is loaded", reference[name])
       local v, left = load(reference[name], { strict = false })
       assert.same({ 1, 1 }, v.model.w:totable())
       assert.same({ "deque", "dict", "float8", "last", "model", "numpy", "p" }, ordered.sorted_keys(v))
@@ -160,13 +159,13 @@ describe("a file of Python's", function()
   it("is refused by name when it holds what is no plain data", function()
     local expected = {
       class = "it is Python's fractions.Fraction",
-        ["function"] = "it is Python's builtins.len",
+      ["function"] = "it is Python's builtins.len",
       complex32 = "x is a tensor of complex32; tensors here are float32, float64",
       int8 = "x[1] is a tensor of int8; tensors here are float32, float64",
       huge = "[1] is an integer of 9 bytes, which Lua's numbers do not hold",
       inexact = "[1] is the integer 9007199254740993, which Lua's numbers do not hold exactly",
-      tuple_key = "the value: an entry with a table as key of a dict; expected a string, a number or a " ..
-        "boolean",
+      tuple_key = "the value: an entry with a table as key of a dict; expected a string, " ..
+        "a number or a boolean",
       module = "it is Python's torch.nn.modules.linear.Linear, which has no form in Lua; save a state_dict()",
     }
     for name, hex in pairs(reference.refused) do refused(expected[name], hex) end
@@ -206,8 +205,8 @@ end)
 describe("None in a list", function()
   -- LBFGS keeps such a list: as many places as it remembers steps, filled one by one
   it("is false, also behind tensors", function()
-    local one = "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000"
-      .. "X\3\0\0\0cpuK\1tQK\0K\1\133K\1\133\137ccollections\nOrderedDict\n)RtR"
+    local one = "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000" ..
+      "X\3\0\0\0cpuK\1tQK\0K\1\133K\1\133\137ccollections\nOrderedDict\n)RtR"
     archive("\128\2}(X\1\0\0\0a](" .. one .. "NNeX\1\0\0\0b](NNeu.", { ["0"] = "\0\0\128?" })
     local value = utils.load(path)
     assert.equal(3, #value.a)
@@ -380,8 +379,8 @@ describe("a damaged file", function()
       disk.to_hex(bytes:sub(1, -13) .. "\2\0\0\0\0\0\0\0" .. bytes:sub(-4)))
     refused("protocol 1000 of torch.save; known is 1001",
       disk.to_hex((bytes:gsub("\128\2M\233\3", "\128\2M\232\3", 1))))
-    refused("nothing uses its storage 'x'", disk.to_hex(bytes:sub(1, #bytes - 12):gsub("%]q.*$", "")
-      .. "](X\1\0\0\0xe." .. bytes:sub(-12)))
+    refused("nothing uses its storage 'x'", disk.to_hex(bytes:sub(1, #bytes - 12):gsub("%]q.*$", "") ..
+      "](X\1\0\0\0xe." .. bytes:sub(-12)))
   end)
 
   for _, ending in ipairs { "safetensors", "pt" } do

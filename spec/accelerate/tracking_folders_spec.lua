@@ -286,7 +286,7 @@ describe("ClearML's offline task", function()
         "training_stats_scalar 3 m b 1", "training_stats_scalar 3 ok train 1",
         "training_stats_scalar 4 ../up train 1", "training_stats_scalar 4 loss train 1e-07",
         "training_stats_scalar 4 m train 2", "training_debug_image 4 img train " .. picture,
-          "plot 0 tab train b",
+        "plot 0 tab train b",
         "training_stats_scalar -2147483648 Summary final 7",
         "training_stats_scalar -2147483648 Summary test_final 8",
       }, seen)

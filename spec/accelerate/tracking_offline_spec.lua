@@ -39,7 +39,7 @@ describe("wandb's offline run", function()
     with("wandb", function(accelerator, folder)
       accelerator:init_trackers("proj", {
         config = { lr = 0.5 },
-          init_kwargs = { wandb = { dir = folder, id = "abcd1234", name = "one", tags = { "x" } } },
+        init_kwargs = { wandb = { dir = folder, id = "abcd1234", name = "one", tags = { "x" } } },
       })
       local said = stderr_of(function()
         accelerator:log({ loss = 1 }, { step = 1 })

@@ -42,8 +42,8 @@ describe("log_with", function()
 
   it("refuses unknown names, leaves out those that are not there, and wants a directory", function()
     assert.error_matches(function() tracking.filter_trackers("tensorbord", "x") end,
-      "there is no tracker 'tensorbord', did you mean 'tensorboard'%?; choose between all, tensorboard, " ..
-      "wandb")
+      "there is no tracker 'tensorbord', did you mean 'tensorboard'%?; " ..
+      "choose between all, tensorboard, wandb")
     assert.error_matches(function() tracking.filter_trackers({ "csv", 5 }, "x") end,
       "entry 2 must be a name or a tracker, got 5")
     assert.error_matches(function() accelerate.Accelerator { log_with = "jsonl" } end,
@@ -144,7 +144,7 @@ describe("a tracker of one's own", function()
       accelerator:log({ loss = 5 }, { step = 5 })
       assert.are.same({
         { "start" }, { "store_init_configuration", { lr = 1 } },
-          { "log", { loss = 2 }, { step = 3, extra = "x" } },
+        { "log", { loss = 2 }, { step = 3, extra = "x" } },
         { "log", { loss = 2 }, { step = 4 } }, { "log", { loss = 2 }, {} }, { "finish" },
       }, own.tracker.calls)
     end)

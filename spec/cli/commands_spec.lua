@@ -31,7 +31,7 @@ describe("accel-run config", function()
       assert.are.same({ compute_environment = "LOCAL_MACHINE", debug = true, distributed_type = "MULTI_CPU",
         downcast_bf16 = false, enable_cpu_affinity = false, machine_rank = 0, main_training_function = "main",
         mixed_precision = "bf16", num_machines = 1, num_processes = 3, rdzv_backend = "static",
-          same_network = false,
+        same_network = false,
         tpu_use_cluster = false, tpu_use_sudo = false, use_cpu = true }, read(path))
       out = run(0, folder, { "--explain" })
       for _, pattern in ipairs { "num_processes +3 ", "mixed_precision +bf16 ", "cpu +true ",
@@ -93,8 +93,8 @@ describe("accel-run config", function()
       assert(fs.write(folder .. "/keys", [[
         for keys in '\033[B\n' '\n' 'no\n' '2\n' '\033[A\n' 'no\n' 'no\n'; do
           sleep 0.4; printf "$keys"; done; sleep 1]]))
-      local pipe = io.popen(("cd '%s' && sh keys | HF_HOME=hf timeout 30 script -qec \"'%s' config\" " ..
-        "/dev/null"):format(folder,
+      local pipe = io.popen(("cd '%s' && sh keys | HF_HOME=hf timeout 30 script " ..
+        "-qec \"'%s' config\" /dev/null"):format(folder,
         host.path))
       local out = pipe:read "*a"
       pipe:close()
@@ -230,8 +230,8 @@ describe("accel-run estimate-memory", function()
         [{}] = "PATH is missing",
         [{ "a.safetensors", "b" }] = "'b' is an argument too many",
         [{ ".", "--dtype", "int8" }] = "the nearest is --dtypes",
-        [{ ".", "--dtypes", "int9" }] = "--dtypes: expected float32, float16, bfloat16, int8, int4, " ..
-        "got 'int9'" } do
+        [{ ".", "--dtypes", "int9" }] = "--dtypes: expected float32, float16, " ..
+        "bfloat16, int8, int4, got 'int9'" } do
         table.insert(words, 1, "estimate-memory")
         local status, _, err = host.run(words, { folder = folder })
         assert.is_true(status == 1 or status == 2)

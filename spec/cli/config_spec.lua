@@ -86,8 +86,8 @@ describe("a configuration file", function()
   end)
 
   it("may be JSON by its ending, or JSON as YAML has it", function()
-    local text = '{\n  "distributed_type": "MULTI_CPU",\n  "num_processes": 2,\n  "mixed_precision": ' ..
-      '"bf16"\n}\n'
+    local text = '{\n  "distributed_type": "MULTI_CPU",\n  "num_processes": 2,\n' ..
+      '  "mixed_precision": "bf16"\n}\n'
     for _, name in ipairs { "c.json", "c.yaml" } do
       local out = run(0, { [name] = text }, { "--config_file", name, "print.lua" })
       assert.are.same({ "0\t2\tbf16\ttrue\tnil\tnil", "1\t2\tbf16\ttrue\tnil\tnil" },
@@ -186,8 +186,8 @@ describe("a configuration file", function()
   it("that is not distributed starts one rank, and says so where it names more", function()
     local out, err = with "distributed_type: NO\nnum_processes: 4\n"
     assert.are.equal("nil\tnil\tnil\tnil\tnil\tnil\n", out)
-    assert.are.equal("accel-run: c.yaml:1: distributed_type NO starts one rank, and num_processes 4 is " ..
-      "not used\n", err)
+    assert.are.equal("accel-run: c.yaml:1: distributed_type NO starts one rank, " ..
+      "and num_processes 4 is not used\n", err)
   end)
 end)
 

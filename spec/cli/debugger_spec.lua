@@ -48,8 +48,8 @@ describe("accelerate.breakpoint()", function()
   it("shows the functions, their locals, variable arguments and upvalues", function()
     local out = debugged { "w", "a", "up", "a", "down", "c" }
     assert.matches(">  1  s%.lua:10: in function 'outer'\n   2  s%.lua:19: in main chunk\n", out)
-    assert.matches("locals\n  x = 2\n  y = 5\n  %.%.%. %[1%] = \"first\"\n  %.%.%. %[2%] = nil\n"
-      .. "upvalues\n  scale = 3\n", out)
+    assert.matches("locals\n  x = 2\n  y = 5\n  %.%.%. %[1%] = \"first\"\n  %.%.%. %[2%] = nil\n" ..
+      "upvalues\n  scale = 3\n", out)
     assert.matches("s%.lua:19: in main chunk\n%->   19  local z", out)
     assert.matches("\n  total = 251000\n", out)
   end)
@@ -126,8 +126,8 @@ local last = 9
     local _, status, err = debugged { "x" }
     assert.equal(1, status)
     assert.matches(
-      "^accel%-run: s%.lua:10: breakpoint: stdin has ended, which is no terminal: commands come " ..
-      "from it", err)
+      "^accel%-run: s%.lua:10: breakpoint: stdin has ended, which is no terminal: " ..
+      "commands come from it", err)
     assert.matches("\n\ts%.lua:10: in function 'outer'\n", err)
   end)
 

@@ -169,8 +169,8 @@ end)
 describe("a parallelism config", function()
   it("of a configuration is used, and its sizes are passed on", function()
     local out, err = run(0, { "print.lua" }, "distributed_type: MULTI_CPU\nnum_processes: 2\n" ..
-      "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n  dp_replicate_size: 1\n  cp_backend: " ..
-      "torch\n")
+      "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n  dp_replicate_size: 1\n" ..
+      "  cp_backend: torch\n")
     has(out, "ACCELERATE_USE_PARALLELISM_CONFIG=true\n")
     has(out, "PARALLELISM_CONFIG_DP_SHARD_SIZE=2\n")
     assert.are.equal("", err)

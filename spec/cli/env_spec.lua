@@ -26,8 +26,8 @@ describe("accel-run env", function()
       "CPU backend: ", "Threads: ",
       "System memory: ", "Memory for tensors of a process: ",
       "Default config: " } do has(out, "- " .. name) end
-    has(out, "this build has no CUDA backend: there is no /nowhere/libax_cuda.so (it is built where nvcc " ..
-      "is found)")
+    has(out, "this build has no CUDA backend: there is no /nowhere/libax_cuda.so (it " ..
+      "is built where nvcc is found)")
   end)
 
   it("is in the help, and takes no arguments", function()
@@ -84,8 +84,8 @@ describe("accel-run env", function()
         return pending("needs the stand-ins of make fakes")
       end
       host.in_folder(function(folder) -- a stand-in whose path says cu12 is one for CUDA 12
-        os.execute(("cd '%s' && mkdir cu12 cu13 && cp -L '%s/fakes/libcudnn.so.9' cu12 && cp cu12/* cu13 && "
-          .. "cp -L '%s/fakes/libcublasLt.so.13' cu13 && cp cu13/libcublasLt.so.13 cu12/libcublasLt.so.12")
+        os.execute(("cd '%s' && mkdir cu12 cu13 && cp -L '%s/fakes/libcudnn.so.9' cu12 && cp cu12/* cu13 " ..
+          "&& cp -L '%s/fakes/libcublasLt.so.13' cu13 && cp cu13/libcublasLt.so.13 cu12/libcublasLt.so.12")
           :format(folder, build, build))
         local function opened(...)
           local list = {}

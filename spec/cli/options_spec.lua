@@ -84,8 +84,8 @@ describe("a script", function()
       "local i = 0 while true do i = i + 1 end",
       "for i = 1, math.huge do end",
       "local function f(n) return f(n + 1) end f(1)",
-      "local t = {} for i = 1, 100 do t[i] = i end local n = 0 while true do for k, v in pairs(t) do n = " ..
-        "n + v end end",
+      "local t = {} for i = 1, 100 do t[i] = i end local n = 0 while true do for k, " ..
+        "v in pairs(t) do n = n + v end end",
       "coroutine.wrap(function() local i = 0 repeat i = i + 1 until i < 0 end)()",
       "local a = require('ffi').new('double[8]') while true do for k = 0, 7 do a[k] = a[k] + k end end",
     }
@@ -102,8 +102,8 @@ describe("a script", function()
 
   it("that catches the interruption and goes on is ended by the second one", function()
     local r = processes.start {
-      processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() while true do " ..
-      "end end) end") }
+      processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() " ..
+      "while true do end end) end") }
     r:expect("ready", 10)
     processes.sleep(0.1)
     r:signal(processes.SIGINT)

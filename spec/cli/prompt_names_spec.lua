@@ -79,7 +79,7 @@ describe("the prompt's names", function()
 
   it("show whole numbers whole as far as they are exact", function()
     local _, out = prompt "2^53\n-2^53\n123456789012345\n{ 2^53, [2^50] = 1 }\n2^60\n0.5\n1/0\n"
-    assert.equal("9007199254740992\n-9007199254740992\n123456789012345\n"
-      .. "{ 9007199254740992, [1125899906842624] = 1 }\n1.1529215046068e+18\n0.5\ninf\n", out)
+    assert.equal("9007199254740992\n-9007199254740992\n123456789012345\n" ..
+      "{ 9007199254740992, [1125899906842624] = 1 }\n1.1529215046068e+18\n0.5\ninf\n", out)
   end)
 end)

@@ -78,8 +78,8 @@ describe("the prompt of several ranks", function()
     os.remove(late)
     s:ask(("if rank == 0 then local _, m = pcall(core.dist.barrier); io.open(%q, 'w'):close(); " ..
       "error(m, 0) else repeat until io.open(%q) end"):format(late, late),
-      "accel%-run: rank 0: [^\n]*waited 1 s for rank 1, which has called none yet %(%-%-timeout sets the " ..
-      "limit%)")
+      "accel%-run: rank 0: [^\n]*waited 1 s for rank 1, " ..
+      "which has called none yet %(%-%-timeout sets the limit%)")
     os.remove(late)
     s:ask("x = tensor.ones(1); core.dist.all_reduce(x); x:item()", "^2\n")
     s:stop()
@@ -107,8 +107,8 @@ describe("the prompt of several ranks", function()
     s:ask("ffi = require 'ffi' ffi.cdef 'int getpid(); int getppid(); int kill(int, int);'", "")
     for _, which in ipairs { "getpid", "getppid" } do
       s:ask(("if require('accelerate.core').dist.rank() == 0 then ffi.C.kill(ffi.C.%s(), 2) end; "):format(
-        which)
-        .. "while true do end", "")
+        which) ..
+        "while true do end", "")
       s:expect("accel%-run: [^\n]*interrupted\n")
     end
     s:ask("1 + 1", "^2\n")

@@ -146,8 +146,8 @@ describe("the prompt", function()
     host.in_folder(function(folder)
       local path = folder .. "/s.lua"
       local f = assert(io.open(path, "w"))
-      f:write("#!/usr/bin/env accel-run\nlocal a = select('#', ...)\nlocal function count() a = a + 1 " ..
-        "return a end\n",
+      f:write("#!/usr/bin/env accel-run\nlocal a = select('#', ...)\nlocal function count() " ..
+        "a = a + 1 return a end\n",
         "if arg[1] then\n  error('failed')\nend\nlocal b = 'last'\n")
       f:close()
       start { "-i", path }

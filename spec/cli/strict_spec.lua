@@ -74,9 +74,9 @@ print(type(FAST), FAST == nil, rawget(_G, "FAST"), m.bias)
     local status = run("local x = nowhere", nil, { ACCEL_STRICT = "1" })
     assert.equal(1, status)
     assert.equal(0, (run("local x = nowhere", nil, { ACCEL_STRICT = "0" })))
-    local _, out, err = run("local accelerate = require 'accelerate'\naccelerate.strict()\n"
-      .. "print((pcall(function() local x = nowhere end)))\naccelerate.strict(false)\n"
-      .. "print((pcall(function() local x = nowhere end)))\naccelerate.strict(3)")
+    local _, out, err = run("local accelerate = require 'accelerate'\naccelerate.strict()\n" ..
+      "print((pcall(function() local x = nowhere end)))\naccelerate.strict(false)\n" ..
+      "print((pcall(function() local x = nowhere end)))\naccelerate.strict(3)")
     assert.equal("false\ntrue\n", out)
     assert.matches("accel%-run: script%.lua:6: strict: expected true or false, got 3", err)
   end)

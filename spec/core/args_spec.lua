@@ -186,8 +186,8 @@ describe("messages", function()
     raises("sum: there is no option \"dmi\"; did you mean \"dim\"?", x.sum, x, { dmi = 1 })
     raises("sum: there is no option \"keep_dim\"; did you mean \"keepdim\"?", x.sum, x, { keep_dim = true })
     raises("sum: there is no option \"zzz\"; there are x, dim, keepdim", x.sum, x, { zzz = 1 })
-    raises("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", got \"maen\"; did you mean " ..
-      "\"mean\"?", tensor.cross_entropy, x,
+    raises("cross_entropy: reduction: expected \"mean\", \"sum\" or \"none\", " ..
+      "got \"maen\"; did you mean \"mean\"?", tensor.cross_entropy, x,
       tensor({ 0, 1 }, { dtype = "int64" }), { reduction = "maen" })
     raises("did you mean zeros?", function() return tensor.zeroes(2) end)
   end)

@@ -191,8 +191,8 @@ describe("autocast", function()
     end)
   end)
 
-  it("gives a leaf its gradient where it was first cast inside no_grad, and after a backward pass inside " ..
-    "the region", function()
+  it("gives a leaf its gradient where it was first cast inside no_grad, " ..
+    "and after a backward pass inside the region", function()
     local x, w = tensor.randn(3, 4), leaf(5, 4)
     tensor.autocast(function()
       core.no_grad(function() tensor.linear(x, w) end)

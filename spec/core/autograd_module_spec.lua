@@ -56,8 +56,8 @@ describe("autograd", function()
     assert.is_true(autograd.gradcheck(wrong(tensor.conj), z))
     -- d im(a^2) / d re(a) = 2 im(a), and the sign is turned
     raises("the gradient of result 1 (element 1, imaginary part) in input 1 (element 1, real part) is " ..
-      "-4, finite "
-      .. "differences give 4", autograd.gradcheck, wrong(function(a) return a end), z)
+      "-4, finite " ..
+      "differences give 4", autograd.gradcheck, wrong(function(a) return a end), z)
   end)
 
   it("gradcheck takes leaves of any strides but those whose elements are one", function()
@@ -426,8 +426,8 @@ describe("the backward of a tensor.Function", function()
       backward = function(_, g) return g end }
     local y = f(leaf(), leaf()):sum()
     assert.matches("Product: backward: 1 result, but argument 2 of forward requires a gradient; return " ..
-      "one for "
-      .. "each argument, nil for what has none", message(y.backward, y))
+      "one for " ..
+      "each argument, nil for what has none", message(y.backward, y))
     local x = leaf()
     f(x, core.ones(2, { dtype = "float64" })):sum():backward() -- nothing is lost
     f(x, 3):sum():backward()

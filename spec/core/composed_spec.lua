@@ -481,8 +481,8 @@ describe("results that are left out", function()
   it("full_like, randperm and normal take what PyTorch's take", function()
     local x = tensor { { 1, 2 }, { 3, 4 } }
     assert.matches("full_like: argument 2 %(value%): expected a number or a tensor of 0 dims without " ..
-      "gradient, "
-      .. "got a float32 tensor of shape %[1%]", message(tensor.full_like, x, tensor { 3 }))
+      "gradient, " ..
+      "got a float32 tensor of shape %[1%]", message(tensor.full_like, x, tensor { 3 }))
     assert.matches("shape %[%] that requires a gradient", message(tensor.full_like, x,
       tensor(3, { requires_grad = true })))
     for _, dtype in ipairs { "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" } do

@@ -100,8 +100,8 @@ describe("running out of memory", function()
     step()
   end)
 
-  it("in any allocation of recurrent layers, checkpoints and passes inside a pass is an error and leaks " ..
-    "nothing", function()
+  it("in any allocation of recurrent layers, checkpoints and passes inside a pass " ..
+    "is an error and leaks nothing", function()
     local lstm, gru, cell = nn.LSTM(3, 4, { bidirectional = true }), nn.GRU(8,
       3):bfloat16(), nn.LSTMCell(3, 3)
     local x, w = tensor.randn(4, 2, 3), tensor.ones(2, { requires_grad = true })
@@ -145,8 +145,8 @@ describe("running out of memory", function()
     end
   end)
 
-  it("in any allocation of hooks and custom functions that capture their own result is an error and " ..
-    "leaks nothing", function()
+  it("in any allocation of hooks and custom functions that capture their own result " ..
+    "is an error and leaks nothing", function()
     local x = tensor.ones(3, { requires_grad = true })
     local y, z, handle
     local function step()

@@ -9,7 +9,7 @@ local function leaf(...) return tensor.ones(...):requires_grad_() end
 
 local KINDS = {
   { "SGD", { lr = 0.1 } }, { "SGD", { lr = 0.1, momentum = 0.9 } }, { "Adam", {} }, { "AdamW", {} },
-    { "AdamW", { amsgrad = true } }, { "Adamax", {} },
+  { "AdamW", { amsgrad = true } }, { "Adamax", {} },
   { "NAdam", {} }, { "RAdam", {} }, { "Adagrad", { initial_accumulator_value = 0.1 } }, { "RMSprop", {} },
   { "RMSprop", { centered = true, momentum = 0.5 } }, { "Adafactor", {} }, { "Lion", { lr = 0.1 } },
   { "Adadelta", {} }, { "Rprop", {} }, { "ASGD", { t0 = 1 } }, { "SGDScheduleFree", {} },

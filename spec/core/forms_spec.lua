@@ -81,8 +81,8 @@ describe("forms of ops", function()
     raises("masked_fill: argument 3 (value) is missing", x.masked_fill, x, x:gt(0))
     raises("masked_fill: a value of float32 does not fit a tensor of int64", i.masked_fill, i, i:gt(0),
       core.ones(1):sum())
-    raises("index_fill: argument 4 (value): expected a number, got tensor float32 [2]; a tensor must " ..
-      "have 0 dims",
+    raises("index_fill: argument 4 (value): expected a number, got tensor float32 [2]; " ..
+      "a tensor must have 0 dims",
       x.index_fill, x, 1, longs { 0 }, core.ones(2))
     raises('contradict each other', tensor.searchsorted, core.ones(2), 1, true, { side = "left" })
     raises("sorter: expected int64 of the sequence's shape", tensor.searchsorted, core.ones(2), 1,

@@ -290,7 +290,7 @@ describe("another shape in place", function()
   local changes = {
     { "squeeze", {}, {} }, { "squeeze", { 2 }, { 2 } }, { "unsqueeze", { 1 }, { 1 } },
     { "unsqueeze", { -1 }, { -1 } }, { "transpose", { 1, 3 }, { 1, 3 } },
-      { "swapaxes", { 1, -1 }, { 1, -1 } },
+    { "swapaxes", { 1, -1 }, { 1, -1 } },
     { "swapdims", { 2, 3 }, { 2, 3 } },
   }
   it("is that of the view, of the same object and the same memory", function()

@@ -36,8 +36,8 @@ describe("tensor.linalg raises", function()
       message(linalg.solve, batch, random(3, 3, 1)))
     assert.matches("linalg.lu_factor: matrix 3 of the batch is singular", message(linalg.lu_factor, batch))
     assert.matches("linalg.lu_factor: matrix %[2, 2%] of the batch", message(linalg.lu_factor, deep))
-    assert.matches("linalg.cholesky: matrix 3 of the batch is not positive%-definite: its leading minor " ..
-      "of order 1",
+    assert.matches("linalg.cholesky: matrix 3 of the batch is not positive%-definite: " ..
+      "its leading minor of order 1",
       message(linalg.cholesky, batch))
     assert.matches("linalg.inv_ex: matrix 3 of the batch",
       message(linalg.inv_ex, batch, { check_errors = true }))
@@ -79,8 +79,8 @@ describe("tensor.linalg raises", function()
   it("for shapes that do not fit", function()
     assert.matches("linalg.inv: x must be square matrices, got %[2, 3%]", message(linalg.inv, random(2, 3)))
     assert.matches("linalg.svd: x must have at least two dims, got %[3%]", message(linalg.svd, random(3)))
-    assert.matches("linalg.solve: a of shape %[3, 3%] and b of shape %[2, 4, 2%] do not fit: b must " ..
-      "have 3 rows",
+    assert.matches("linalg.solve: a of shape %[3, 3%] and b of shape %[2, 4, " ..
+      "2%] do not fit: b must have 3 rows",
       message(linalg.solve, eye(3), random(2, 4, 2)))
     assert.matches("linalg.solve: the batches of shapes %[2, 3, 3%] and %[4, 3, 1%] do not fit",
       message(linalg.solve, regular(2, 3, 3), random(4, 3, 1)))

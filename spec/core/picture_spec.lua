@@ -166,7 +166,7 @@ describe("transforms", function()
   it("draw the same for any number of workers", function()
     local set = { len = function() return 12 end, get = function(_, i) return T.Compose {
       T.RandomCrop(5, { padding = 2 }), T.RandomHorizontalFlip(), T.RandomResizedCrop(4),
-        T.ToTensor() }(image), i end }
+      T.ToTensor() }(image), i end }
     local function read(workers)
       local sums = {}
       for x in data.DataLoader(set, { batch_size = 3, num_workers = workers }):iter() do

@@ -11,23 +11,23 @@ cyclic[1] = cyclic
 local function values()
   return {
     { "nothing" }, { "nil", n = 1 }, { "a boolean", true }, { "zero", 0 }, { "one", 1 }, { "-1", -1 },
-      { "1.5", 1.5 }, { "NaN", 0 / 0 },
+    { "1.5", 1.5 }, { "NaN", 0 / 0 },
     { "inf", math.huge }, { "2^53", 2 ^ 53 }, { "-2^62", -2 ^ 62 }, { "1e300", 1e300 },
-      { "a string", "no/abc" },
-      { "an empty string", "" },
+    { "a string", "no/abc" },
+    { "an empty string", "" },
     { "an empty table", {} }, { "a list", { 1, 2 } }, { "a list of strings", { "a" } },
-      { "a list of huge numbers", { 1e18, 1e18 } },
+    { "a list of huge numbers", { 1e18, 1e18 } },
     { "options", { zzz = 1 } }, { "nine numbers", { 1, 1, 1, 1, 1, 1, 1, 1, 1 } }, { "a cycle", cyclic },
-      { "a function", print },
+    { "a function", print },
     { "a coroutine", coroutine.create(print) }, { "a file", io.stdout }, { "a cdata", 5LL },
-      { "a proxy", newproxy(true) },
+    { "a proxy", newproxy(true) },
     { "a tensor", tensor.ones(2, 3) }, { "a 0-d tensor", tensor(1) }, { "an empty tensor", tensor.zeros(0) },
     { "an int64 tensor", tensor({ 0, 5 }, { dtype = "int64" }) },
-      { "a bool tensor", tensor({ true, false }) },
+    { "a bool tensor", tensor({ true, false }) },
     { "an 8-d tensor", tensor.ones(1, 1, 1, 1, 1, 1, 1, 2) },
-      { "a leaf", tensor.ones(2, { requires_grad = true }) },
+    { "a leaf", tensor.ones(2, { requires_grad = true }) },
     { "a result", tensor.ones(2, { requires_grad = true }) * 2 }, { "a released tensor", released },
-      { "a list of tensors", { tensor.ones(2), tensor.ones(2) } },
+    { "a list of tensors", { tensor.ones(2), tensor.ones(2) } },
     { "a list with a released tensor", { released } }, { "a Generator", tensor.Generator(1) },
   }
 end
@@ -36,7 +36,7 @@ end
 -- rest of the run needs.
 local LEFT_OUT = {
   dist = true, set_memory_limit = true, debug_fail_alloc = true, safetensors_save = true,
-    set_num_threads = true,
+  set_num_threads = true,
   set_grad_enabled = true, no_grad = true, enable_grad = true, scope = true, keep = true, release = true,
 }
 
@@ -107,9 +107,9 @@ end)
 describe("every method of a tensor", function()
   local METHODS = {
     "dim", "numel", "size", "stride", "is_contiguous", "element_size", "storage_offset", "nbytes", "detach",
-      "detach_", "requires_grad_", "to",
+    "detach_", "requires_grad_", "to",
     "float", "double", "half", "bfloat16", "long", "int", "byte", "bool", "totable", "item", "data_ptr",
-      "backward", "copy_", "fill_", "zero_",
+    "backward", "copy_", "fill_", "zero_",
     "register_hook", "register_post_accumulate_grad_hook",
   }
   for _, row in ipairs(core.ops()) do

@@ -10,9 +10,9 @@ local function write(bytes) disk.write(path, bytes) end
 local function file(json, data)
   local n = #json
   return string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256,
-    math.floor(n / 2 ^ 24)) .. "\0\0\0\0"
-    .. json
-    .. (data or "")
+    math.floor(n / 2 ^ 24)) .. "\0\0\0\0" ..
+    json ..
+    (data or "")
 end
 
 local function entry(name, dtype, shape, from, to)
@@ -20,10 +20,10 @@ local function entry(name, dtype, shape, from, to)
 end
 
 -- What the reference implementation (safetensors 0.8.0 for Python) writes.
-local REFERENCE = file('{"__metadata__":{"format":"pt"},' .. entry("steps", "I64", "", 0, 8) .. ","
-  .. entry("fc.weight", "F32", "2,3", 8, 32) .. ","
-  .. entry("none", "F32", "0,4", 32, 32) .. "," .. entry("fc.bias", "F16", "2", 32, 36) .. ","
-    .. entry("mask", "BOOL", "3", 36, 39) .. "}    ",
+local REFERENCE = file('{"__metadata__":{"format":"pt"},' .. entry("steps", "I64", "", 0, 8) .. "," ..
+  entry("fc.weight", "F32", "2,3", 8, 32) .. "," ..
+  entry("none", "F32", "0,4", 32, 32) .. "," .. entry("fc.bias", "F16", "2", 32, 36) .. "," ..
+    entry("mask", "BOOL", "3", 36, 39) .. "}    ",
   disk.from_hex "0700000000000000000000000000003f0000803f0000c03f0000004000002040003e00c0010001")
 
 local function failure(bytes)
@@ -132,8 +132,8 @@ describe("safetensors_load", function()
       file("{" .. entry("a", "U8", "8.0", 0, 8) .. "}", "12345678"))
     -- what the format allows
     write(file('{"\\u0061\\n\\ud83d\\ude00":{"shape":[ 2 ' ..
-      '],"more":{"x":[1,-2.5e+3,null,true,"t"]},"data_offsets":[0,2],'
-      .. '"dtype":"U8"}, "__metadata__":null}  \n', "ab"))
+      '],"more":{"x":[1,-2.5e+3,null,true,"t"]},"data_offsets":[0,2],' ..
+      '"dtype":"U8"}, "__metadata__":null}  \n', "ab"))
     local list, metadata = core.safetensors_load(path)
     assert.equal("a\n\240\159\152\128", list[1][1])
     assert.same({ 97, 98 }, list[1][2]:totable())
@@ -158,8 +158,8 @@ describe("safetensors_load", function()
     end
     for n = 0, #REFERENCE - 1 do assert.is_false(try(REFERENCE:sub(1, n)), n) end
     for at = 1, #REFERENCE do
-      for b = 0, 7 do try(REFERENCE:sub(1, at - 1) .. string.char(bit.bxor(REFERENCE:byte(at), 2 ^ b))
-        .. REFERENCE:sub(at + 1)) end
+      for b = 0, 7 do try(REFERENCE:sub(1, at - 1) .. string.char(bit.bxor(REFERENCE:byte(at), 2 ^ b)) ..
+        REFERENCE:sub(at + 1)) end
     end
     local seed = 1
     local function random(n) -- 1 to n, the same numbers in every run
@@ -255,9 +255,9 @@ describe("safetensors_save", function()
     core.safetensors_save(path, { { "m", core.tensor { true, false, true } }, { "w", core.tensor { 1, -2 } },
       { "n", core.tensor(3, { dtype = "int64" }) } },
       { format = "pt", a = 'b"' })
-    local json = '{"__metadata__":{"a":"b\\"","format":"pt"},' .. entry("m", "BOOL", "3", 16, 19) .. ","
-      .. entry("w", "F32", "2", 8, 16) .. ","
-      .. entry("n", "I64", "", 0, 8) .. "}"
+    local json = '{"__metadata__":{"a":"b\\"","format":"pt"},' .. entry("m", "BOOL", "3", 16, 19) .. "," ..
+      entry("w", "F32", "2", 8, 16) .. "," ..
+      entry("n", "I64", "", 0, 8) .. "}"
     json = json .. (" "):rep(-#json % 8)
     assert.equal(file(json, disk.from_hex "03000000000000000000803f000000c0010001"), disk.read(path))
   end)

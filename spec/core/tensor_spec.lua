@@ -328,7 +328,7 @@ describe("conversion", function()
     local x = tensor({ 1.7, -2 })
     for name, dtype in pairs { float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16",
       long = "int64",
-                               int = "int32", bool = "bool" } do
+      int = "int32", bool = "bool" } do
       assert.equal(dtype, x[name](x).dtype)
       assert.equal(dtype, x:to(dtype).dtype)
       assert.equal(dtype, x:to({ dtype = dtype }).dtype)
@@ -479,7 +479,7 @@ describe("a released tensor", function()
       function()
         x[1] = 1
       end, function() return #x end, function() return x:backward() end,
-        function() return tensor.cat({ x }) end,
+      function() return tensor.cat({ x }) end,
       function() return tensor(x) end, function() return x:item() end, function() return x:data_ptr() end,
       function()
         x.grad = nil

@@ -120,11 +120,11 @@ end)
 describe("a written YAML text", function()
   local values = {
     "no", "NO", "y", "n", "null", "~", "", " ", "a b", "-", "- a", "a: b", "a #b", "#", "10", "1_0", "0x1f",
-      "1:30", "1e5", ".5",
+    "1:30", "1e5", ".5",
     ".inf", "2001-12-14", "<<", "=", "'", '"', "it's", "a\nb", "a\tb", "\0", "\27", "\127", "\xc2\x85",
-      "\xc3\xa9", "\xe2\x80\xa8",
+    "\xc3\xa9", "\xe2\x80\xa8",
     "\xef\xbb\xbf", "\xf0\x9f\x98\x80", "[a]", "{a}", "&a", "*a", "!a", "|", ">", "%a", "@a", "`a", "a,b",
-      "?", "? a", ":", ":a",
+    "?", "? a", ":", ":a",
     "trailing ", "~/hostfile", "/nvme", "MULTI_GPU", "10.0.0.1", "0,1", ("x"):rep(300),
     0, -1, 1.5, 1e-5, 1e20, 1e300, 2 ^ 53, 0.1, -2.5e-10, math.huge, -math.huge, true, false, yaml.null,
   }

@@ -123,8 +123,8 @@ describe("DeepSpeedPlugin", function()
     assert.are.same({ "auto", "auto", 2, true, "none", "none", "none", "none", false, false },
       { plugin.gradient_accumulation_steps, plugin.gradient_clipping, plugin.zero_stage,
       plugin.is_train_batch_min,
-        plugin.offload_optimizer_device, plugin.offload_param_device, plugin.offload_optimizer_nvme_path,
-        plugin.offload_param_nvme_path, plugin.zero3_init_flag, plugin.zero3_save_16bit_model })
+      plugin.offload_optimizer_device, plugin.offload_param_device, plugin.offload_optimizer_nvme_path,
+      plugin.offload_param_nvme_path, plugin.zero3_init_flag, plugin.zero3_save_16bit_model })
   end)
 
   it("reads its variables, where no argument is given", in_folder(function()
@@ -132,7 +132,7 @@ describe("DeepSpeedPlugin", function()
       ACCELERATE_GRADIENT_CLIPPING = "0.5",
       ACCELERATE_DEEPSPEED_ZERO_STAGE = 3, ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE = "nvme",
       ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE = "cpu",
-        ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH = "/a",
+      ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH = "/a",
       ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH = "/b", ACCELERATE_DEEPSPEED_ZERO3_INIT = "false",
       ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL = "true",
       ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES = "Mixture" }, function()

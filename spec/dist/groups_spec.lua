@@ -191,8 +191,8 @@ end]])
     assert.is_true(seconds < 3, seconds)
     matches(err, (
       "ranks disagree in collective #1: rank 2 calls all_reduce%%(float32, 3 elements, sum%%) in " ..
-      "tp%%[2,3%%] at [^\n]*:%d; rank 3 calls all_reduce%%(float32, 4 elements, sum%%) in tp%%[2,3%%] at " ..
-      "[^\n]*:%d\n")
+      "tp%%[2,3%%] at [^\n]*:%d; rank 3 calls all_reduce%%(float32, 4 elements, sum%%) " ..
+      "in tp%%[2,3%%] at [^\n]*:%d\n")
       :format(HEAD_LINES + 3, HEAD_LINES + 5))
   end)
 

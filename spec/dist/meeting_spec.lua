@@ -41,8 +41,8 @@ local MAGIC = int32(0x6c636361)
 local VERSION = 3 -- AX_DOOR_VERSION of host/launch/door.h
 
 local function hello(version, layout)
-  return MAGIC .. int32(version) .. int32(layout) .. int32(2) .. int32(1) .. int32(2) .. int32(-1) .. int32(0)
-    .. ("\0"):rep(8)
+  return MAGIC .. int32(version) .. int32(layout) .. int32(2) .. int32(1) .. int32(2) ..
+    int32(-1) .. int32(0) .. ("\0"):rep(8)
 end
 
 local function digest(key, text)
@@ -95,8 +95,7 @@ describe("a stranger at machine 0's port", function()
       return open
     end)
     matches(err, "a connection from 127%.0%.0%.1 to 127%.0%.0%.1:%d+ is none of accel%-run's: it begins " ..
-      "with other " ..
-      "bytes")
+      "with other bytes")
     has(err, "it speaks another version of the protocol; it was closed")
     matches(err, "more such connections to [^\n]* are closed without a line")
     assert.is_true(select(2, err:gsub("is none of accel%-run's", "")) <= 4)

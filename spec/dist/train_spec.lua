@@ -80,8 +80,8 @@ describe("training", function()
     ]])
   end)
 
-  it("gives the same bits in ten fresh runs, with threads, nested batches, dropout and a class of the " ..
-    "script's own", function()
+  it("gives the same bits in ten fresh runs, with threads, nested batches, " ..
+    "dropout and a class of the script's own", function()
     local SCRIPT = [[
       local nn, optim, data = require "accelerate.nn", require "accelerate.optim", require "accelerate.data"
       local ffi = require "ffi"

@@ -18,8 +18,8 @@ return {
   { "mixed_precision", spec = "accelerate/mixed_precision_spec: is told by the accelerator and its state" },
   { "state, gradient_state", spec = {
     "accelerate/accelerator_spec: takes nothing, and has Accelerate's defaults",
-    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not " ..
-      "made with" } },
+    "accelerate/state_spec: has all of PartialState, " ..
+      "and refuses what the first Accelerator was not made with" } },
   { "sync_gradients (settable)",
     spec = "accelerate/state_spec: is shared, and starts in sync outside of any loader" },
   { "optimizer_step_was_skipped",

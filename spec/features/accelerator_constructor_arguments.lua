@@ -12,16 +12,16 @@ return {
     "accelerate/accelerator_spec: refuses wrong values",
     "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not " ..
       "mixed_precision",
-    "accelerate/accelerator_spec: shares state with a second one, which must not ask for another " ..
-      "precision" } },
+    "accelerate/accelerator_spec: shares state with a second one, " ..
+      "which must not ask for another precision" } },
   { "gradient_accumulation_steps", spec = {
     "accelerate/accelerator_spec: lets the environment replace gradient_accumulation_steps, but not " ..
       "mixed_precision",
     "accelerate/accelerator_spec: refuses wrong values" } },
   { "cpu", spec = {
     "accelerate/accelerator_spec: places what it prepares, unless told not to",
-    "accelerate/accelerator_spec: takes no device that is not there, nor a rank that another program " ..
-      "started" } },
+    "accelerate/accelerator_spec: takes no device that is not there, " ..
+      "nor a rank that another program started" } },
   { "dataloader_config", spec = "accelerate/accelerator_spec: takes each argument, and shows it" },
   { "deepspeed_plugin / deepspeed_plugins",
     spec = { "deepspeed/accelerator_spec: takes the plugin's fields as a table, and ACCELERATE_USE_DEEPSPEED",
@@ -43,8 +43,8 @@ return {
     spec = {
       "accelerate/accelerator_spec: takes each argument, and shows it",
       "accelerate/tracking_spec: takes a name, an object, a list of them, 'all'",
-      "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, and wants a " ..
-        "directory" } },
+      "accelerate/tracking_spec: refuses unknown names, leaves out those that are not there, " ..
+        "and wants a directory" } },
   { "project_dir", spec = "accelerate/accelerator_spec: reads projects" },
   { "project_config", spec = {
     "accelerate/accelerator_spec: reads projects",

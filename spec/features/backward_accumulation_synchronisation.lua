@@ -3,18 +3,18 @@ return {
   { "backward(loss, **kwargs)",
     spec = {
       "accelerate/accelerator_steps_spec: divides the loss by the number of steps, also in a short window",
-      "accelerate/accelerator_steps_spec: refuses a loss that is no tensor, and options that it does " ..
-        "not know",
+      "accelerate/accelerator_steps_spec: refuses a loss that is no tensor, " ..
+        "and options that it does not know",
       "accelerate/parallel_spec: with weights are the sum over the sum of weights, however items are split",
       "dist/loops_spec: give the same update for any split into micro-batches and ranks",
-      "accelerate/lomo_spec: update in accelerator:backward and in lomo_backward, and step does nothing " ..
-        "more" } },
+      "accelerate/lomo_spec: update in accelerator:backward and in lomo_backward, " ..
+        "and step does nothing more" } },
   { "accumulate(*models)",
     spec = {
       "accelerate/accelerator_steps_spec: syncs on every n-th batch and on the last, and starts again " ..
         "in the next pass",
-      "accelerate/accelerator_steps_spec: puts the state back when the function raises, with the " ..
-        "script's line",
+      "accelerate/accelerator_steps_spec: puts the state back when the function raises, " ..
+        "with the script's line",
       "accelerate/training_spec: holds back the gradients of all that are named, and of no others",
       "dist/loops_spec: of gradient accumulation update at every second batch and at the last, and move " ..
         "the schedule then" } },
@@ -42,8 +42,8 @@ return {
       "accelerate/uneven_inputs_spec: takes ranks without batches along in the others' reductions",
       "accelerate/uneven_inputs_spec: gives the numbers that PyTorch's Join gives",
       "accelerate/uneven_inputs_spec: leaves optimizers and schedulers alike on all ranks",
-      "accelerate/uneven_inputs_spec: is off when even_batches is true, and undoes what it overrode " ..
-        "after an error",
+      "accelerate/uneven_inputs_spec: is off when even_batches is true, " ..
+        "and undoes what it overrode after an error",
       "accelerate/uneven_inputs_spec: warns of dispatched loaders, once, on the main process",
       "accelerate/uneven_inputs_spec: does nothing on one process" } },
   { "set_trigger / check_trigger",
@@ -77,8 +77,8 @@ return {
     spec = {
       "accelerate/lomo_spec: follow their authors' trajectories",
       "accelerate/lomo_spec: never hold all gradients at once",
-      "accelerate/lomo_spec: give ranks what one rank has on the whole batch, whichever parameters their " ..
-        "losses reach",
+      "accelerate/lomo_spec: give ranks what one rank has on the whole batch, " ..
+        "whichever parameters their losses reach",
       "accelerate/lomo_spec: keep their state in a state dict",
       "accelerate/lomo_spec: leave the parameters of other optimizers alone" } },
   { "gradient averaging",

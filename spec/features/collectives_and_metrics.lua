@@ -26,15 +26,15 @@ return {
       "accelerate/operations_spec: names what is no data, and where it lies",
       "accelerate/operations_spec: damaged bytes are an error, never a crash, and nothing in them is run" } },
   { "utils.broadcast(tensor, from_process=0)",
-    spec = { "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the " ..
-    "sender's",
+    spec = { "accelerate/operations_spec: broadcast_object_list replaces lists of " ..
+    "other lengths, not the sender's",
       "accelerate/operations_spec: gathers and broadcasts objects" } },
   { "utils.broadcast_object_list(list, from_process=0)",
-    spec = "accelerate/operations_spec: broadcast_object_list replaces lists of other lengths, not the " ..
-    "sender's" },
+    spec = "accelerate/operations_spec: broadcast_object_list replaces lists of " ..
+    "other lengths, not the sender's" },
   { "utils.copy_tensor_to_devices(tensor or nothing)",
-    spec = "accelerate/operations_spec: copy_tensor_to_devices takes the tensor of the one rank that " ..
-      "has it" },
+    spec = "accelerate/operations_spec: copy_tensor_to_devices takes the tensor " ..
+      "of the one rank that has it" },
   { "split_between_processes(inputs, apply_padding=false)",
     spec = { "accelerate/gather_metrics_spec: gives the first ranks one more, and pads with the last " ..
     "item of the whole input",

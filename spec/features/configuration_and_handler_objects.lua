@@ -33,8 +33,8 @@ return {
       "accelerate/profiler_spec: takes a handler among kwargs_handlers, and names what is wrong",
       "accelerate/profiler_spec: shows shapes, memory, the stack and the modules where they are asked for",
       "accelerate/profiler_spec: follows the schedule",
-      "accelerate/profiler_spec: calls on_trace_ready at the end where there is no schedule, and keeps " ..
-        "the events" } },
+      "accelerate/profiler_spec: calls on_trace_ready at the end where there is no schedule, " ..
+        "and keeps the events" } },
   { "AORecipeKwargs, TERecipeKwargs, MSAMPRecipeKwargs, FP8RecipeKwargs (deprecated)",
     spec = {
       "accelerate/float8_spec: have Accelerate's fields and defaults",

@@ -3,30 +3,30 @@ return {
   { "BatchSamplerShard (split_batches=false)",
     spec = {
       "accelerate/sharding_spec: gives every rank the batches and lengths that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_spec: gives each rank its batches and fills the last ones from the start",
       "accelerate/data_loader_fuzz_spec: gives every item exactly once",
     } },
   { "BatchSamplerShard (split_batches=true)",
     spec = {
       "accelerate/sharding_spec: gives every rank the batches and lengths that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_spec: cuts batches with split_batches, which must fit the ranks",
     } },
   { "even_batches=false",
     spec = {
       "accelerate/sharding_spec: gives every rank the batches and lengths that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_spec: gives each rank its batches and fills the last ones from the start",
     } },
   { "drop_last",
     spec = {
       "accelerate/sharding_spec: gives every rank the batches and lengths that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_fuzz_spec: gives every item exactly once",
     } },
   { "samplers without a fixed batch size",
@@ -37,8 +37,8 @@ return {
   { "length of a sharded loader",
     spec = {
       "accelerate/sharding_spec: gives every rank the batches and lengths that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_kinds_spec: its sizes tells them",
       "accelerate/data_loader_fuzz_spec: gives every item exactly once",
     } },
@@ -47,8 +47,8 @@ return {
   { "IterableDatasetShard",
     spec = {
       "accelerate/sharding_spec: gives every rank the items that Accelerate gives",
-      "accelerate/data_loader_dispatch_spec: shares out the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: shares out the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_kinds_spec: streams of known length counts its batches",
     } },
   { "natively shardable iterable data sets",
@@ -63,19 +63,19 @@ return {
     } },
   { "DataLoaderDispatcher",
     spec = {
-      "accelerate/data_loader_dispatch_spec: dispatches the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: dispatches the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_dispatch_spec: reads on rank 0 alone",
-      "accelerate/data_loader_dispatch_spec: gives tensors, strings, tables and numbers their slices, in " ..
-        "any nesting",
+      "accelerate/data_loader_dispatch_spec: gives tensors, strings, " ..
+        "tables and numbers their slices, in any nesting",
       "accelerate/data_loader_dispatch_spec: says on every rank what cannot be joined, with advice",
       "accelerate/data_loader_dispatch_spec: needs device placement",
       "accelerate/data_loader_dispatch_spec: reads with worker processes on rank 0",
     } },
   { "dispatcher, last step",
     spec = {
-      "accelerate/data_loader_dispatch_spec: dispatches the same batches, with the same lengths and " ..
-        "remainders",
+      "accelerate/data_loader_dispatch_spec: dispatches the same batches, " ..
+        "with the same lengths and remainders",
       "accelerate/data_loader_dispatch_spec: gives the same items to metrics",
       "accelerate/data_loader_dispatch_spec: with fewer items than ranks repeats them",
     } },
@@ -96,8 +96,8 @@ return {
       "accelerate/data_loader_resume_spec: is O(1) with samplers that can seek, also where the first " ..
         "batches may be needed to fill",
       "accelerate/data_loader_resume_spec: keeps the order and the random numbers of the whole pass",
-      "accelerate/data_loader_resume_spec: of a dispatched loader leaves out whole steps, and fills from " ..
-        "the first one",
+      "accelerate/data_loader_resume_spec: of a dispatched loader leaves out whole steps, " ..
+        "and fills from the first one",
     } },
   { "SkipBatchSampler, SkipDataLoader",
     spec = {
@@ -129,16 +129,16 @@ return {
       "accelerate/data_loader_resume_spec: reads nothing of what comes before",
     } },
   { "non_blocking, pin_memory",
-    spec = "accelerate/data_loader_kinds_spec: pin_memory and non_blocking gives the same batches on " ..
-      "the CPU" },
+    spec = "accelerate/data_loader_kinds_spec: " ..
+      "pin_memory and non_blocking gives the same batches on the CPU" },
   { "custom batch samplers, a sampler that is a batch sampler, batch_size none",
     spec = {
       "accelerate/data_loader_kinds_spec: batch samplers of one's own hands their lists round",
       "accelerate/data_loader_kinds_spec: a sampler that is a batch sampler, and without batches",
     } },
   { "mesh-aware loading",
-    later = "prepare_data_loader: torch_device_mesh: tensor, context and sequence parallelism are not " ..
-    "there yet",
+    later = "prepare_data_loader: torch_device_mesh: tensor, " ..
+    "context and sequence parallelism are not there yet",
     spec = "accelerate/data_loader_kinds_spec: says that meshes and XLA's loader are not there" },
   { "worker settings",
     spec = "accelerate/data_loader_kinds_spec: worker settings takes them over" },
@@ -148,8 +148,8 @@ return {
   { "non-tensor leaves in batches",
     spec = {
       "accelerate/data_loader_kinds_spec: leaves that are no tensors leaves them as they are",
-      "accelerate/data_loader_dispatch_spec: gives tensors, strings, tables and numbers their slices, in " ..
-        "any nesting",
+      "accelerate/data_loader_dispatch_spec: gives tensors, strings, " ..
+        "tables and numbers their slices, in any nesting",
       "accelerate/data_loader_dispatch_spec: says on every rank what cannot be joined, with advice",
     } },
 }

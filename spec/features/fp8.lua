@@ -3,8 +3,7 @@ return {
   { "backend choice",
     spec = {
       "accelerate/float8_spec: computes the other layers in bfloat16, and its recipe is torchao's where " ..
-        "nobody " ..
-        "says which",
+        "nobody says which",
       "accelerate/float8_spec: say what is wrong, and what is not there" } },
   { "too old a GPU", spec = "gpu/float8_spec: is fp16 on a GPU that does not multiply eight bits" },
   { "TERecipeKwargs",
@@ -24,7 +23,7 @@ return {
       "accelerate/float8_spec: computes in evaluation in eight bits of torchao's recipe, and of " ..
         "transformer-engine's if it says so" } },
   { "model and optimizer together",
-    spec = "accelerate/float8_spec: has the scales between steps, and a resumed run goes on with the " ..
-    "same bits" },
+    spec = "accelerate/float8_spec: has the scales between steps, " ..
+    "and a resumed run goes on with the same bits" },
   { "underlying precision", spec = "accelerate/float8_spec: give results of the type of autocast" },
 }

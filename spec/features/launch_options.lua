@@ -1,6 +1,6 @@
 local NO_ENGINE =
-  "cli/config_spec: of engines that are not there are each known, and a line says that they " ..
-  "have no effect"
+  "cli/config_spec: of engines that are not there are each known, " ..
+  "and a line says that they have no effect"
 
 return {
   group = "Z", title = "launch options",
@@ -10,8 +10,8 @@ return {
   { "--cpu, --multi_gpu, --tpu, --use_deepspeed, --use_fsdp (exclusive), --use_megatron_lm, " ..
     "--use_parallelism_config", spec = { "cli/config_spec: exclude one another where they must",
     "cli/engines_spec: go with --cpu, for ranks on CPUs cut models, too",
-    "cli/config_spec: for what is not there are refused with the reason, or have no effect, which a line " ..
-    "says" } },
+    "cli/config_spec: for what is not there are refused with the reason, " ..
+    "or have no effect, which a line says" } },
   { "--mixed_precision, --num_processes (total), --num_machines, --num_cpu_threads_per_process, " ..
     "--enable_cpu_affinity", spec = {
     "cli/options_spec: may be a word out of a few, which reaches the script's Accelerator",
@@ -20,16 +20,16 @@ return {
     "dist/machines_spec: number their ranks through, and each from 0" } },
   { "--dynamo_backend, --dynamo_mode, --dynamo_use_fullgraph, --dynamo_use_dynamic, " ..
     "--dynamo_use_regional_compilation", spec = { "cli/config_spec: reach the ranks", NO_ENGINE } },
-  { "--gpu_ids, --same_network, --machine_rank, --main_process_ip, --main_process_port (0 = free port; " ..
-    "default 29500)", spec = { "cli/config_spec: exclude one another where they must",
+  { "--gpu_ids, --same_network, --machine_rank, --main_process_ip, --main_process_port " ..
+    "(0 = free port; default 29500)", spec = { "cli/config_spec: exclude one another where they must",
     "cli/config_spec: reach the ranks" } },
   { "-t/--tee, --log_dir, --role, --rdzv_backend, --rdzv_conf, --max_restarts, --monitor_interval", spec = {
     "cli/launch_spec: puts the rank in front of each line, of stdout, stderr or both",
     "cli/launch_spec: writes a file for each stream of each rank below --log_dir",
     "cli/launch_spec: starts all ranks again, from the newest checkpoint, until they end well",
     "cli/config_spec: reach the ranks",
-    "cli/config_spec: for what is not there are refused with the reason, or have no effect, which a line " ..
-    "says",
+    "cli/config_spec: for what is not there are refused with the reason, " ..
+    "or have no effect, which a line says",
     "dist/failure_spec: is looked at as often as --monitor_interval says" } },
   { "-m/--module, --no_python", spec = { "cli/config_spec: run a module, or another program in each rank",
     "cli/config_spec: exclude one another where they must" } },
@@ -40,8 +40,9 @@ return {
     "--deepspeed_hostfile, --deepspeed_exclusion_filter, --deepspeed_inclusion_filter, " ..
     "--deepspeed_multinode_launcher, --deepspeed_moe_layer_cls_names", spec = {
     "deepspeed/launch_spec: travel to the ranks as Accelerate's variables",
-    "deepspeed/launch_spec: says how many machines and ranks there are, where machine 0 is, and which one " ..
-      "this is", "deepspeed/launch_spec: goes to mpirun with openmpi, and launchers that are not ours are " ..
+    "deepspeed/launch_spec: says how many machines and ranks there are, where machine 0 is, " ..
+      "and which one this is",
+    "deepspeed/launch_spec: goes to mpirun with openmpi, and launchers that are not ours are " ..
       "refused by name" } },
   { "FSDP: --fsdp_version 1, --fsdp_offload_params, --fsdp_min_num_params 1e8, --fsdp_sharding_strategy, " ..
     "--fsdp_reshard_after_forward, --fsdp_auto_wrap_policy, --fsdp_transformer_layer_cls_to_wrap, " ..

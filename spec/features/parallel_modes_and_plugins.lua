@@ -65,8 +65,8 @@ return {
     "deepspeed/accelerator_spec: has several plugins by name, of which one is in force" } },
   { "DeepSpeed accumulation", spec = {
     "deepspeed/accelerator_spec: happens at the end of a window, and returns the last norm before it",
-    "deepspeed/accelerator_spec: takes the configuration's windows, and says so where the Accelerator has " ..
-    "others" } },
+    "deepspeed/accelerator_spec: takes the configuration's windows, " ..
+    "and says so where the Accelerator has others" } },
   { "GatheredParameters", spec = {
     "deepspeed/ranks_spec: give the whole values, and take one rank's changes for all",
     "deepspeed/ranks_spec: drop changes without a rank, or without writeback" } },

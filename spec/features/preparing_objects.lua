@@ -11,8 +11,8 @@ return {
         "optimizers included" } },
   { "prepare: repeat calls",
     spec = {
-      "accelerate/accelerator_steps_spec: gives the same object for one that was prepared, also by its " ..
-        "first form",
+      "accelerate/accelerator_steps_spec: gives the same object for one that was prepared, " ..
+        "also by its first form",
       "accelerate/preparing_spec: lists objects anew after free_memory, and wraps nothing twice" } },
   { "prepare: refused models",
     spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several " ..
@@ -67,10 +67,10 @@ return {
     spec = "accelerate/preparing_spec: refuses a model that is spread over several devices on several " ..
     "ranks, unless it is told to take it" },
   { "copying an Accelerator",
-    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which " ..
-    "there is one" },
+    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, " ..
+    "of which there is one" },
   { "pickling",
     later = "an object cannot go from one process to another: what travels is data, never code",
-    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, of which " ..
-      "there is one" },
+    spec = "accelerate/preparing_spec: copies everything but an Accelerator and its state, " ..
+      "of which there is one" },
 }

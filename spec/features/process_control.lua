@@ -7,8 +7,8 @@ return {
     "accelerate/state_spec: runs a function where it is meant to",
     "accelerate/state_spec: runs decorated functions on one process, whatever rank they name" } },
   { "main_process_first, local_main_process_first",
-    spec = "accelerate/state_spec: lets the main process of the machine go first, and goes on after an " ..
-      "error" },
+    spec = "accelerate/state_spec: lets the main process of the machine go first, " ..
+      "and goes on after an error" },
   { "print(...)", spec = "accelerate/state_spec: prints once" },
   { "end_training()",
     spec = {
@@ -19,8 +19,8 @@ return {
   { "default process-group timeout", spec = {
     "accelerate/config_spec: for the process group check every field",
     "accelerate/config_spec: sets how long ranks wait, which the launcher's --timeout says otherwise" } },
-  { "CPU affinity", spec = "accelerate/state_spec: binds ranks to the processors near their GPU, where " ..
-    "there is one" },
+  { "CPU affinity", spec = "accelerate/state_spec: binds ranks to the processors near their GPU, " ..
+    "where there is one" },
   { "CPU threads", spec = "accelerate/state_spec: shares its processors between ranks, unless " ..
     "OMP_NUM_THREADS says" },
   { "RTX 40xx",

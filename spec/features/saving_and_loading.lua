@@ -25,11 +25,11 @@ return {
   { "automatic_checkpoint_naming",
     spec = {
       "accelerate/checkpoint_spec: is looked for where naming is automatic",
-      "accelerate/checkpoint_spec: is never written over another one with automatic naming, and old " ..
-      "ones go" } },
+      "accelerate/checkpoint_spec: is never written over another one with " ..
+      "automatic naming, and old ones go" } },
   { "total_limit",
-    spec = "accelerate/checkpoint_spec: is never written over another one with automatic naming, and old " ..
-    "ones go" },
+    spec = "accelerate/checkpoint_spec: is never written over another one with " ..
+    "automatic naming, and old ones go" },
   { "load_state(input_dir=None, load_kwargs=None, **kwargs)",
     spec = {
       "accelerate/checkpoint_runs_spec: at any moment goes on with the same bits",

@@ -7,8 +7,8 @@ return {
     "accelerate/config_spec: takes the group that there is, and no other" } },
   { "AcceleratorState", spec = {
     "accelerate/state_spec: is only made by an Accelerator",
-    "accelerate/state_spec: has all of PartialState, and refuses what the first Accelerator was not " ..
-      "made with",
+    "accelerate/state_spec: has all of PartialState, " ..
+      "and refuses what the first Accelerator was not made with",
     "accelerate/state_spec: of AcceleratorState is named as the cause, and a new Accelerator ends it",
     "accelerate/state_spec: has no plugins of other engines" } },
   { "GradientState", spec = {
@@ -17,7 +17,7 @@ return {
   { "several loaders at once",
     spec = "accelerate/state_spec: has the innermost of several loaders as the active one" },
   { "loader left by break",
-    spec = "accelerate/state_spec: keeps a loader that was left by break until it is iterated again, or " ..
-    "dropped" },
+    spec = "accelerate/state_spec: keeps a loader that was left by break until it " ..
+    "is iterated again, or dropped" },
   { "text form", spec = "accelerate/state_spec: prints the environment and the precision" },
 }

@@ -1,8 +1,8 @@
 return {
   group = "AC", title = "Utilities",
   { "send_to_device(tensor, device, non_blocking, skip_keys)",
-    spec = "accelerate/utilities_spec: send_to_device moves tensors and what has a method to, and leaves " ..
-    "the rest" },
+    spec = "accelerate/utilities_spec: send_to_device moves tensors and what has a method to, " ..
+    "and leaves the rest" },
   { "recursively_apply, honor_type, is_namedtuple, listify, find_device, find_batch_size (and the " ..
     "ignorant form), get_data_structure, get_shape, initialize_tensors",
     spec = { "accelerate/utilities_spec: walks keep the kind of their containers",
@@ -21,11 +21,11 @@ return {
       "accelerate/utilities_spec: clean_state_dict_for_safetensors keeps one name of each tensor, contiguous",
       "accelerate/utilities_spec: ports: a free one is not in use until something listens on it" } },
   { "patch_environment, clear_environment, purge_accelerate_environment",
-    spec = { "accelerate/utilities_spec: patch_environment sets upper-case names and restores them, also " ..
-    "after an error",
+    spec = { "accelerate/utilities_spec: patch_environment sets upper-case names and restores them, " ..
+    "also after an error",
       "accelerate/utilities_spec: clear_environment empties it for the time of a call",
-      "accelerate/utilities_spec: purge_accelerate_environment undoes what a function did to ACCELERATE_ " ..
-      "variables" } },
+      "accelerate/utilities_spec: purge_accelerate_environment undoes what a function " ..
+      "did to ACCELERATE_ variables" } },
   { "str_to_bool, get_int_from_env, parse_flag_from_env, parse_choice_from_env, " ..
     "convert_dict_to_env_variables",
     spec = "accelerate/utilities_spec: variables are read with their words for yes and no, and numbers" },

@@ -53,7 +53,7 @@ local function attention(on, dtype, case, given, lay)
   end
   local y = F.scaled_dot_product_attention(used[1], used[2], used[3], mask, {
     is_causal = case.causal, enable_gqa = case.grouped, scale = case.scale, dropout_p = case.dropout,
-      generator = case.dropout and tensor.Generator(7) or nil,
+    generator = case.dropout and tensor.Generator(7) or nil,
   })
   y:backward(given.g:to(dtype):to(on))
   return { y, leaves[1].grad, leaves[2].grad, leaves[3].grad }

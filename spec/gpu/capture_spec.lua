@@ -228,8 +228,8 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     local function scaled()
       return { accelerate.utils.GradScalerKwargs { init_scale = 2 ^ 24, growth_interval = 3 } }
     end
-    it("in float16, with a loss scale that falls, steps that are skipped, and counts that are right in " ..
-      "the end", function()
+    it("in float16, with a loss scale that falls, steps that are skipped, " ..
+      "and counts that are right in the end", function()
       local _, job = agree(prepared("fp16", { handlers = scaled }))
       assert.is_true(job.accelerator.scaler:get_scale() < 2 ^ 24)
       local first = job.model:parameters()[1]

@@ -74,7 +74,7 @@ for _, on in ipairs { "cpu", device.name } do
     it("gives every optimizer the bits of gradients that were clipped before", function()
       local makers = {
         SGD = { lr = 0.1, momentum = 0.9, weight_decay = 0.01 }, Adam = {}, AdamW = { amsgrad = true },
-          Adamax = {},
+        Adamax = {},
         NAdam = {}, RAdam = {}, Lion = {}, Adagrad = {}, RMSprop = { centered = true, momentum = 0.5 },
         Adadelta = {}, Rprop = {}, ASGD = {}, Adafactor = {},
       }

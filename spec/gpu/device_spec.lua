@@ -19,11 +19,11 @@ describe("a tensor on a device", function()
     local options = { device = D }
     for name, t in pairs {
       zeros = tensor.zeros(2, options), ones = tensor.ones(2, options), full = tensor.full({ 2 }, 7, options),
-        arange = tensor.arange(3, options),
+      arange = tensor.arange(3, options),
       eye = tensor.eye(2, options), linspace = tensor.linspace(0, 1, 3, options),
-        tensor = tensor({ 1, 2 }, options), randn = tensor.randn(3, options),
+      tensor = tensor({ 1, 2 }, options), randn = tensor.randn(3, options),
       randint = tensor.randint(0, 9, { 3 }, options), randperm = tensor.randperm(5, options),
-        like = tensor.ones_like(tensor.zeros(2, options)),
+      like = tensor.ones_like(tensor.zeros(2, options)),
     } do
       assert.are.equal(D, t.device, name)
       assert.are.equal("cpu", t:to("cpu").device, name)

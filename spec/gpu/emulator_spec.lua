@@ -37,8 +37,8 @@ describe("the emulator", function()
 
   it("stops an access behind or in front of an allocation", function()
     assert.truthy(guarded("behind",
-      "1"):match "^block %(0, 0, 0%), thread 0: access to 0x%x+, 32 bytes behind "
-      .. "the start of an allocation of 32 bytes$")
+      "1"):match "^block %(0, 0, 0%), thread 0: access to 0x%x+, 32 bytes behind " ..
+      "the start of an allocation of 32 bytes$")
     assert.truthy(guarded("in front", "2"):find("4 bytes in front of an allocation of 32 bytes", 1, true))
     assert.is_nil(guarded("in front", "1"):find("access", 1, true))
     assert.truthy(guarded("two warps", "1"):match "^%d")

@@ -415,9 +415,9 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
     local optim = require "accelerate.optim"
     local cases = {
       { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } },
-        { "Adam", { amsgrad = true, weight_decay = 0.1 } }, { "AdamW", {} },
+      { "Adam", { amsgrad = true, weight_decay = 0.1 } }, { "AdamW", {} },
       { "Adamax", {} }, { "NAdam", {} }, { "RAdam", {} }, { "Lion", { weight_decay = 0.1 } },
-        { "Adagrad", { lr_decay = 0.1 } },
+      { "Adagrad", { lr_decay = 0.1 } },
       { "RMSprop", { centered = true, momentum = 0.5 } }, { "RMSprop", {} }, { "Adafactor", {} },
       { "Adadelta", { weight_decay = 0.1 } }, { "Rprop", { lr = 0.1 } }, { "ASGD", { lr = 0.1, t0 = 1 } },
       { "SGDScheduleFree", { warmup_steps = 2 } }, { "AdamWScheduleFree", { weight_decay = 0.1 } },
@@ -458,12 +458,12 @@ describe(("kernels on %s (%s)"):format(D, device.kind), function()
   it("attention: causal, masks, grouped heads, heads of every size, dropout with the CPU's bits", function()
     local cases = {
       { "plain", { 2, 2, 70, 40 }, 2, 70 }, { "causal", { 1, 2, 67, 64 }, 2, 67, { is_causal = true } },
-        { "more keys", { 1, 2, 9, 16 }, 2, 80 },
+      { "more keys", { 1, 2, 9, 16 }, 2, 80 },
       { "grouped", { 2, 4, 33, 32 }, 2, 33, { enable_gqa = true, is_causal = true } },
-        { "large heads", { 1, 1, 18, 200 }, 1, 18 }, { "96", { 1, 2, 20, 96 }, 2, 35 },
+      { "large heads", { 1, 1, 18, 200 }, 1, 18 }, { "96", { 1, 2, 20, 96 }, 2, 35 },
       { "dropout", { 2, 2, 40, 16 }, 2, 37, { dropout_p = 0.3 } },
-        { "mask", { 2, 2, 20, 16 }, 2, 45, { mask = "bool" } },
-        { "added", { 2, 2, 20, 16 }, 2, 45, { mask = "float" } },
+      { "mask", { 2, 2, 20, 16 }, 2, 45, { mask = "bool" } },
+      { "added", { 2, 2, 20, 16 }, 2, 45, { mask = "float" } },
     }
     for _, case in ipairs(cases) do
       local what, shape, kv_heads, keys, given = case[1], case[2], case[3], case[4], case[5] or {}

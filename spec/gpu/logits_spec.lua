@@ -77,8 +77,8 @@ describe(("long rows on %s (%s)"):format(D, device.kind), function()
       local shifted = wide:narrow(2, 1, TIME - 1):reshape(-1, CLASSES)
       local list = {
         F.cross_entropy(wide:view(-1, CLASSES), target),
-          F.cross_entropy(wide:view(-1, CLASSES):narrow(1, 2, 4),
-          target:narrow(1, 2, 4)), F.cross_entropy(shifted, target:narrow(1, 1, BATCH * (TIME - 1))),
+        F.cross_entropy(wide:view(-1, CLASSES):narrow(1, 2, 4),
+        target:narrow(1, 2, 4)), F.cross_entropy(shifted, target:narrow(1, 1, BATCH * (TIME - 1))),
         F.cross_entropy(wide:view(-1, CLASSES):narrow(2, 1001, 900), target),
       }
       local sum = list[1] + list[2] + list[3] + list[4]

@@ -245,8 +245,8 @@ describe("the dispatcher and the CUDA backend", function()
       assert.is_false(ok)
       assert.is_truthy(tostring(message):find(pattern, 1, true), tostring(message))
     end
-    refuses("add: error inside accel: the CUDA kernel takes float32, float16 or bfloat16 and was given int64 "
-      .. "as operand 2",
+    refuses("add: error inside accel: the CUDA kernel takes float32, " ..
+      "float16 or bfloat16 and was given int64 as operand 2",
       function() return x + store.int64:narrow(1, 1, 100):to(D) end)
     refuses("gt: error inside accel: the CUDA kernel takes one type and was given float32 as operand 2",
       function() return store.bool:narrow(1, 1, 100):to(D):gt(x) end)

@@ -119,9 +119,9 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     for _, dtype in ipairs(FLOATS) do
       for what, shapes in pairs {
         stack = { { 5, 9, 17 }, { 5, 17, 12 } }, ["one to many"] = { { 4, 9, 17 }, { 17, 12 } },
-          ["many to one"] = { { 9, 17 }, { 4, 17, 12 } },
+        ["many to one"] = { { 9, 17 }, { 4, 17, 12 } },
         outer = { { 3, 1, 9, 17 }, { 4, 17, 12 } }, deep = { { 2, 3, 1, 9, 8 }, { 2, 1, 4, 8, 12 } },
-          single = { { 1, 9, 17 }, { 6, 17, 12 } },
+        single = { { 1, 9, 17 }, { 6, 17, 12 } },
         vectors = { { 6, 1, 40 }, { 6, 40, 1 } },
       } do
         local a, b = tensor.randn(unpack(shapes[1])):to(dtype), tensor.randn(unpack(shapes[2])):to(dtype)
@@ -269,8 +269,8 @@ describe(("products on %s (%s)"):format(D, device.kind), function()
     end
     assert.is_true(worst("float32") < 3e-6)
     assert.has_error(function() tensor.set_float32_matmul_precision("low") end,
-      'set_float32_matmul_precision: argument 1 (precision): expected "highest", "high" or "medium", got ' ..
-      'string "low"')
+      'set_float32_matmul_precision: argument 1 (precision): expected "highest", ' ..
+      '"high" or "medium", got string "low"')
   end)
 
   -- y = down(gelu(up(x))) of a Sequential, with its gradients; `how` sees the leaves and the hidden

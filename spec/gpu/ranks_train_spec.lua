@@ -128,8 +128,8 @@ describe("training on GPUs of several ranks", function()
     local SMALL = { bucket_cap_mb = 0.002 }
   ]]
 
-  it("reduces buckets while backward goes on, with the same bits however they are cut and whenever the " ..
-    "device works", function()
+  it("reduces buckets while backward goes on, with the same bits however they are cut " ..
+    "and whenever the device works", function()
     if most < 2 then return pending("needs 2 GPUs") end
     local script = NOTED .. [[
       local order, small = noted(train, "mlp", 3, { ddp = SMALL })
@@ -148,8 +148,8 @@ describe("training on GPUs of several ranks", function()
     end
   end)
 
-  it("reduces at the end of accumulate and after no_sync alone, and takes parameters that some ranks, or " ..
-    "none, used", function()
+  it("reduces at the end of accumulate and after no_sync alone, " ..
+    "and takes parameters that some ranks, or none, used", function()
     if most < 2 then return pending("needs 2 GPUs") end
     on(2, NOTED .. [[
       local order, some = noted(train, "mlp", 2, { ddp = SMALL, accumulate = 3 })

@@ -109,11 +109,11 @@ end
 describe("the loss scaler on the device", function()
   for _, case in ipairs {
     { "SGD", { lr = 0.01 } }, { "SGD", { lr = 0.01, momentum = 0.9, nesterov = true } },
-      { "Adam", { lr = 0.01, weight_decay = 0.1 } },
+    { "Adam", { lr = 0.01, weight_decay = 0.1 } },
     { "AdamW", { lr = 0.01, amsgrad = true } }, { "NAdam", { lr = 0.01 } }, { "RAdam", { lr = 0.01 } },
-      { "Adamax", { lr = 0.01 } },
+    { "Adamax", { lr = 0.01 } },
     { "Adagrad", { lr = 0.01, lr_decay = 0.1 } },
-      { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Lion", { lr = 0.001 } },
+    { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Lion", { lr = 0.001 } },
     { "Adafactor", { lr = 0.01 } },
   } do
     -- the stand-in for a device has the CPU's kernels: two show what is the host's

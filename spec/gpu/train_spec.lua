@@ -17,7 +17,7 @@ local VOCABULARY, WIDTH, LENGTH, BATCH = 37, 16, 12, 3
 local function language_model()
   return { tokens = nn.Embedding(VOCABULARY, WIDTH), norm = nn.LayerNorm(WIDTH),
     qkv = nn.Linear(WIDTH, 3 * WIDTH), out = nn.Linear(WIDTH, WIDTH),
-           last = nn.RMSNorm(WIDTH), head = nn.Linear(WIDTH, VOCABULARY) }
+    last = nn.RMSNorm(WIDTH), head = nn.Linear(WIDTH, VOCABULARY) }
 end
 
 local function language_loss(m, ids)

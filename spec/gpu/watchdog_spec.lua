@@ -244,8 +244,7 @@ describe("the watchdog of a rank with a GPU", function()
       error("the end")
     ]], {})
     assert.matches("then: [^\n]*an earlier collective of the GPUs failed: collective #%d+, " ..
-      "all_reduce[^\n]* has " ..
-      "waited", err)
+      "all_reduce[^\n]* has waited", err)
     assert.matches("the end", err)
   end)
 

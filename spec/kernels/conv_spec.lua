@@ -130,11 +130,11 @@ describe("the layout of images", function()
       function(t)
         return t + z
       end, function(t) return z - t end, function(t) return t:sum { dim = { 1, 3 } } end,
-        function(t) return t:mean() end,
+      function(t) return t:mean() end,
       function(t)
         return t:max { dim = 2 }
       end, function(t) return t:softmax(2) end, function(t) return t[2][3] end,
-        function(t) return core.cat({ t, z }, 2) end,
+      function(t) return core.cat({ t, z }, 2) end,
       function(t)
         return t:transpose(2, 4) * 3
       end, function(t) return t:gt(0) end, function(t) return core.where(t:gt(0), t, z) end,

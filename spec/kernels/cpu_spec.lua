@@ -80,7 +80,7 @@ describe("threads", function()
   it("do not change an optimizer's steps, nor the norm of gradients", function()
     for name, opts in pairs {
       SGD = { momentum = 0.9 }, Adam = { amsgrad = true, weight_decay = 0.1 }, AdamW = {}, Adamax = {},
-        NAdam = {}, RAdam = {}, Adagrad = {},
+      NAdam = {}, RAdam = {}, Adagrad = {},
       RMSprop = { centered = true, momentum = 0.5 }, Adafactor = {}, Lion = {},
       Adadelta = {}, Rprop = {}, ASGD = { t0 = 0 }, SGDScheduleFree = {}, AdamWScheduleFree = {},
     } do
@@ -149,13 +149,13 @@ end)
 describe("float32 functions", function()
   local ranges = {
     exp = { -87, 88, 1.5 }, expm1 = { -20, 88, 2 }, log = { 1e-30, 1e30, 1.5 }, log1p = { -0.99, 1e3, 2 },
-      tanh = { -12, 12, 2.5 },
+    tanh = { -12, 12, 2.5 },
     sigmoid = { -80, 80, 3 }, erf = { -5, 5, 1.5 }, sin = { -3, 3, 2 }, cos = { -1.5, 1.5, 2 },
-      sqrt = { 0, 1e9, 0.51 },
+    sqrt = { 0, 1e9, 0.51 },
     exp2 = { -125, 127, 1.5 }, log2 = { 1e-3, 1e3, 2 }, log10 = { 1e-3, 1e3, 2 }, tan = { -1.5, 1.5, 3 },
-      asin = { -1, 1, 2.5 }, acos = { -1, 1, 2 },
+    asin = { -1, 1, 2.5 }, acos = { -1, 1, 2 },
     atan = { -50, 50, 2 }, sinh = { -88, 88, 3 }, cosh = { -88, 88, 3 }, asinh = { -1e3, 1e3, 2.5 },
-      atanh = { -0.999, 0.999, 3 }, erfc = { -3, 9, 6 },
+    atanh = { -0.999, 0.999, 3 }, erfc = { -3, 9, 6 },
     softplus = { -20, 20, 2.5 }, logsigmoid = { -80, 80, 2.5 }, elu = { -20, 20, 2 },
   }
   for name, range in pairs(ranges) do

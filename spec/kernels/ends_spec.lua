@@ -130,13 +130,13 @@ describe("pad", function()
   it("with negative margins takes what PyTorch takes", function()
     for _, case in ipairs {
       { "circular", { -1, 1 }, { 2, 3, 4, 2 } }, { "circular", { 1, -1 }, { 3, 1, 2, 3 } },
-        { "circular", { -2, 2 }, { 3, 4, 3, 4 } },
+      { "circular", { -2, 2 }, { 3, 4, 3, 4 } },
       { "circular", { -1, -1 }, { 2, 3 } }, { "circular", { -3, 1 }, { 4, 4 } },
-        { "reflect", { -1, 1 }, { 2, 3, 4, 3 } },
+      { "reflect", { -1, 1 }, { 2, 3, 4, 3 } },
       { "reflect", { -2, 3 }, { 3, 4, 3, 2, 1 } }, { "reflect", { 3, -2 }, { 4, 3, 2, 1, 2 } },
-        { "replicate", { 3, -2 }, { 1, 1, 1, 1, 2 } },
+      { "replicate", { 3, -2 }, { 1, 1, 1, 1, 2 } },
       { "replicate", { -4, 1 }, { 4 } }, { "constant", { 3, -2 }, { 0, 0, 0, 1, 2 } },
-        { "constant", { -4, 1 }, { 0 } },
+      { "constant", { -4, 1 }, { 0 } },
     } do same(case[3], F.pad(x, case[2], case[1])) end
     same({ 5, 6, 5, 2, 3, 2, 5, 6, 5 }, F.pad(square, { -1, 1, 1, -1 }, "circular"))
     same({ 5, 6, 5, 2, 3, 2, 5, 6, 5 }, F.pad(square, { -1, 1, 1, -1 }, "reflect"))

@@ -40,7 +40,7 @@ describe("forms in place", function()
 
   for _, case in ipairs {
     { "scatter", 1, index, src }, { "scatter", 1, index, 3 }, { "scatter_add", 2, index, src },
-      { "index_add", 1, list, rows, 2 },
+    { "index_add", 1, list, rows, 2 },
     { "index_copy", 1, list, rows }, { "index_fill", 2, list, 5 }, { "tril", 1 }, { "triu", -1 },
   } do
     local name = case[1]

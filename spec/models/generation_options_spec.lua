@@ -110,7 +110,7 @@ end)
 local ASKING = { use_mtp = true, token_healing = true, guidance_scale = 1.5,
   watermarking_config = { bias = 2 }, output_attentions = true, output_hidden_states = true,
   cache_implementation = "quantized", is_assistant = true, assistant_early_exit = 2,
-    speculation_type = "dflash",
+  speculation_type = "dflash",
   assistant_ensemble_weight = 0.5, low_memory = true, penalty_alpha = 0.6, dola_layers = "high",
   diversity_penalty = 0.5, num_beam_groups = 2, constraints = { {} }, force_words_ids = { { 3 } } }
 
@@ -270,8 +270,8 @@ describe("generation_config.json", function()
   it("is read, kept and written with Python's floats", function()
     host.in_folder(function(folder)
       local model = load "gpt2"
-      local text = '{"eos_token_id": 99, "temperature": 2.0, "min_p": 0.0, "max_time": 60.0, '
-        .. '"sequence_bias": [[[5, 9], -10.0], [[3], 2.5]], "exponential_decay_length_penalty": [4, 2.0]}'
+      local text = '{"eos_token_id": 99, "temperature": 2.0, "min_p": 0.0, "max_time": 60.0, ' ..
+        '"sequence_bias": [[[5, 9], -10.0], [[3], 2.5]], "exponential_decay_length_penalty": [4, 2.0]}'
       model:save_pretrained(folder)
       disk.write(folder .. "/generation_config.json", text)
       local read = models.from_pretrained(folder)
@@ -306,8 +306,8 @@ describe("generation_config.json", function()
       local script = folder .. "/load.lua"
       disk.write(script, ('require("accelerate.models").from_pretrained(%q)'):format(folder))
       local _, _, out = host.run { script }
-      assert(out:find("generation_config.json: no_repeat_ngram is no option of generate; did you mean "
-        .. "'no_repeat_ngram_size'?", 1, true), out)
+      assert(out:find("generation_config.json: no_repeat_ngram is no option of generate; did you mean " ..
+        "'no_repeat_ngram_size'?", 1, true), out)
       assert.is_nil(out:find("top_k", 1, true))
     end)
   end)

@@ -41,7 +41,7 @@ describe("from_pretrained of", function()
     { "safetensors", {} }, { "safetensors in float32, to bfloat16", {}, "bfloat16" },
     { "safetensors in bfloat16, to float32", {}, "float32", "bfloat16" },
     { "shards", { max_shard_size = "500KB" } },
-      { "shards, to bfloat16", { max_shard_size = "500KB" }, "bfloat16" },
+    { "shards, to bfloat16", { max_shard_size = "500KB" }, "bfloat16" },
     { "PyTorch's file", { safe_serialization = false } },
     { "PyTorch's file, to bfloat16", { safe_serialization = false }, "bfloat16" },
     { "PyTorch's shards", { safe_serialization = false, max_shard_size = "500KB" } },

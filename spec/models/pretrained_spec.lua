@@ -261,8 +261,8 @@ describe("weights that are not plain numbers", function()
       if name:find "proj" then return name, t:to("uint8") end
       return name, t
     end, function(copy)
-      raises("_proj.weight' is uint8, and the model's is float32: quantized weights, which config.json's "
-        .. "quantization_config describes", models.from_pretrained, copy)
+      raises("_proj.weight' is uint8, and the model's is float32: quantized weights, which config.json's " ..
+        "quantization_config describes", models.from_pretrained, copy)
     end)
     with_weights(LLAMA, function(name, t)
       if name:find "proj" then return (name:gsub("weight$", "qweight")), t:to("int32") end
@@ -380,8 +380,8 @@ describe("models", function()
       local x = core.rand(2, 1, 28, 28)
       assert.same(model(x).logits:totable(), models.from_pretrained(folder)(x).logits:totable())
     end)
-    raises("pixel_values must be a floating tensor (batch, 1, 28, 28), got a float32 tensor of shape [2, " ..
-      "1, 27, 28]",
+    raises("pixel_values must be a floating tensor (batch, 1, 28, 28), " ..
+      "got a float32 tensor of shape [2, 1, 27, 28]",
       model, core.rand(2, 1, 27, 28))
     core.manual_seed(5)
     local small = models.resnet18 { num_labels = 2, embedding_size = 4, hidden_sizes = { 4, 8, 8, 8 } }

@@ -231,8 +231,8 @@ describe("adapters train", function()
   it("are saved of a state dict that has all of them", function()
     local model = drawn(peft.get_peft_model(net(), config()))
     host.in_folder(function(folder)
-      raises("save_pretrained: state_dict: 'base_model.model.0.lora_A.default.weight' must be a tensor, " ..
-        "got nil",
+      raises("save_pretrained: state_dict: 'base_model.model.0.lora_A.default.weight' " ..
+        "must be a tensor, got nil",
         function() model:save_pretrained(folder, { state_dict = {} }) end)
       model:save_pretrained(folder, { state_dict = model:state_dict() })
     end)

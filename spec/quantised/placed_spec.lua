@@ -106,8 +106,8 @@ describe("from_pretrained { device_map } of encoded weights", function()
       for _, map in ipairs { false, { [""] = "disk" } } do
         assert.error_matches(function()
           models.from_pretrained(root .. "/encoded", { device_map = map or nil })
-        end, "encoded/model.safetensors: layer 'model.layers.1.mlp.up_proj': weight.absmax: expected 96 " ..
-          "elements")
+        end, "encoded/model.safetensors: layer 'model.layers.1.mlp.up_proj': " ..
+          "weight.absmax: expected 96 elements")
       end
     end)
   end)

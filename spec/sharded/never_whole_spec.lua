@@ -380,8 +380,8 @@ describe("what cannot be made", function()
       local Large = nn.class "Large"
       function Large:init() self.w = nn.Parameter(core.randn(600, 600)) end
       local model = accelerate.init_empty_weights(Large)
-      raises("prepare_model: 'w' is on the device \"meta\", and it was made from a tensor of shape "
-        .. "[600, 600], which is not kept", function() a:prepare(model) end)
+      raises("prepare_model: 'w' is on the device \"meta\", and it was made from a tensor of shape " ..
+        "[600, 600], which is not kept", function() a:prepare(model) end)
       core.no_grad(model.w.normal_, model.w) -- now it is known
       a:prepare(model)
       raises("'w' is on the device \"meta\", which holds no values; pass assign = true", function()

@@ -312,8 +312,8 @@ describe("a disk that fails under offload", function()
 
   it("says how much room there is, where there is none for the states", function()
     local out = run { at = 2, what = "fail", number = 28 }
-    assert.matches("false[^\n]*/off': exp_avg[_sq]* of [^\n]* needs 8%.%d+ MB, and the disk has [%d.]+ " ..
-      "%aB left", out)
+    assert.matches("false[^\n]*/off': exp_avg[_sq]* of [^\n]* needs 8%.%d+ MB, " ..
+      "and the disk has [%d.]+ %aB left", out)
   end)
 
   it("may move fewer bytes at a time than were asked for", function()
@@ -455,8 +455,8 @@ describe("the front doors of offload", function()
   end)
 
   it("say in one line that a CPU's memory is the host's", function()
-    for _, settings in ipairs { "fsdp_plugin = { cpu_offload = true }", "deepspeed_plugin = "
-      .. "accelerate.DeepSpeedPlugin { zero_stage = 2, offload_optimizer_device = 'cpu' }" } do
+    for _, settings in ipairs { "fsdp_plugin = { cpu_offload = true }", "deepspeed_plugin = " ..
+      "accelerate.DeepSpeedPlugin { zero_stage = 2, offload_optimizer_device = 'cpu' }" } do
       local out, err = explained(settings)
       assert.matches("offload +none: a CPU's memory is the host's", out)
       assert.matches("has no effect: a CPU's memory is the host's", err)

@@ -367,7 +367,7 @@ describe("sharded training", function()
     ]], CPU)
     assert.are.equal(1, status)
     assert.is_truthy(err:find("exp_avg of parameter 0 has shape [21], the parameter has [2, 64], and " ..
-      "this rank "
-      .. "64 elements of it", 1, true), err)
+      "this rank " ..
+      "64 elements of it", 1, true), err)
   end)
 end)

@@ -54,12 +54,12 @@ end
 
 describe("a checkpoint of a sharded run", function()
   local FILES = {
-    SHARDED_STATE_DICT = "optimizer_0/.metadata optimizer_0/__0_0.distcp optimizer_0/__1_0.distcp "
-      .. "pytorch_model_fsdp_0/.metadata pytorch_model_fsdp_0/__0_0.distcp "
-      .. "pytorch_model_fsdp_0/__1_0.distcp",
+    SHARDED_STATE_DICT = "optimizer_0/.metadata optimizer_0/__0_0.distcp optimizer_0/__1_0.distcp " ..
+      "pytorch_model_fsdp_0/.metadata pytorch_model_fsdp_0/__0_0.distcp " ..
+      "pytorch_model_fsdp_0/__1_0.distcp",
     FULL_STATE_DICT = "optimizer.bin pytorch_model_fsdp.bin",
-    LOCAL_STATE_DICT = "optimizer_0/.metadata optimizer_0/__0_0.distcp optimizer_0/__1_0.distcp "
-      .. "pytorch_model_fsdp_rank0.bin pytorch_model_fsdp_rank1.bin",
+    LOCAL_STATE_DICT = "optimizer_0/.metadata optimizer_0/__0_0.distcp optimizer_0/__1_0.distcp " ..
+      "pytorch_model_fsdp_rank0.bin pytorch_model_fsdp_rank1.bin",
   }
   for kind, expected in pairs(FILES) do
     it("has Accelerate's names, and any number of ranks goes on from it: " .. kind, function()

@@ -159,8 +159,8 @@ function M.compare(key, worst, budget)
         (limit - w.blocks) * each)
     end
     if b and b.rounds and w.rounds and w.rounds > b.rounds then
-      wrong("rounds: %d, the budget is at most %d (a grid of %d blocks for %d slots, %d multiprocessors x " ..
-        "%d)",
+      wrong("rounds: %d, the budget is at most %d (a grid of %d blocks for %d slots, " ..
+        "%d multiprocessors x %d)",
         w.rounds, b.rounds, budget.grid, w.blocks * each, each, w.blocks)
     end
   end

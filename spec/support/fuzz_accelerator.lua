@@ -23,15 +23,15 @@ rawset(_G, "print", function() end)  -- methods that print are called too
 --- One of each type, and odd ones of a type; made anew for each call.
 local VALUES = {
   { "nil", function() return nil end }, { "number", function() return 3 end },
-    { "fraction", function() return -1.5 end },
+  { "fraction", function() return -1.5 end },
   { "NaN", function() return 0 / 0 end }, { "string", function() return "text" end },
-    { "boolean", function() return true end },
+  { "boolean", function() return true end },
   { "empty table", function() return {} end }, { "list", function() return { 1, "two" } end },
-    { "map", function() return { nonsense = 1 } end },
+  { "map", function() return { nonsense = 1 } end },
   { "function", function() return function() end end }, { "tensor", function() return core.ones(2, 2) end },
   { "0-d tensor", function() return core.tensor(1) end }, { "userdata", function() return io.stdout end },
   { "thread", function() return coroutine.create(function() end) end },
-    { "cdata", function() return require("ffi").new("int64_t", 5) end },
+  { "cdata", function() return require("ffi").new("int64_t", 5) end },
   { "object", function() return setmetatable({}, { __index = function() error "no such field" end }) end },
 }
 
@@ -87,7 +87,7 @@ local ACCELERATOR = {
   clip_grad_value_ = { { "parameters|entry", parameters }, { "clip_value", always(1) } },
   unscale_gradients = { { "optimizer", always(nil) } },
   gather = { { "tensor|a list", tensor } },
-    gather_for_metrics = { { "tensor|a list", tensor }, opts("use_gather_object") },
+  gather_for_metrics = { { "tensor|a list", tensor }, opts("use_gather_object") },
   reduce = { { "tensor|a list", tensor }, { "reduction|options", always("sum") },
     { "scale|options", always(nil) } },
   pad_across_processes = { { "tensor|a list", tensor }, opts("dim", "pad_index", "pad_first") },

@@ -236,7 +236,7 @@ end
 
 local EQUATIONS = {
   "ij,jk->ik", "bij,bjk->bik", "bij,bkj->kbi", "ij,ij->i", "i,j->ji", "ij->", "ii->i", "iij->j",
-    "...i,ij->...j", "ij,jk,ki->", "bi,bi->b", "ij->ji", "abc,cd->dba",
+  "...i,ij->...j", "ij,jk,ki->", "bi,bi->b", "ij->ji", "abc,cd->dba",
 }
 function A._einsum(c)
   local equation = c:of(EQUATIONS)

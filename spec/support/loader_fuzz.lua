@@ -11,9 +11,9 @@ local M = {}
 function M.random_case(draw, ranks_here)
   local case = {
     n = draw(0, 40), ranks = ranks_here or draw(1, 4), size = draw(1, 9), split = draw(0, 3) == 0,
-      even = draw(0, 3) > 0,
+    even = draw(0, 3) > 0,
     drop = draw(0, 3) == 0, shuffle = draw(0, 1) == 0, seedable = draw(0, 3) == 0, stream = draw(0, 2) == 0,
-      own = draw(0, 4) == 0,
+    own = draw(0, 4) == 0,
     skip = draw(0, 2) == 0 and draw(0, 5) or 0, dispatch = draw(0, 1) == 0, workers = draw(0, 19) == 0 and 1
       or 0,
   }
@@ -149,7 +149,7 @@ function M.on_ranks(count, seed)
       core.manual_seed(9)
       local accelerator = accelerate.Accelerator { dataloader_config = accelerate.DataLoaderConfiguration {
         split_batches = case.split, dispatch_batches = case.dispatch, use_seedable_sampler = case.seedable,
-          data_seed = 5 } }
+        data_seed = 5 } }
       return accelerator:prepare(M.build(case)), accelerator
     end
     local loader, accelerator = prepare()

@@ -31,8 +31,8 @@ static ax_status take_device_args(ax_capture *c, size_t bytes, size_t *at)
   *at = (c->used + 15) / 16 * 16;
   if (*at + bytes > LIVE_BYTES)
     return ax_fail(AX_ENOMEM,
-                   "the captured step has too many optimizer steps and generators: their numbers take more "
-                   "than %d bytes",
+                   "the captured step has too many optimizer steps and generators: "
+                   "their numbers take more than %d bytes",
                    LIVE_BYTES);
   c->used = *at + bytes;
   return AX_OK;

@@ -302,8 +302,8 @@ static ax_status check_places(const ax_gguf *f)
                   t->name, (long long)t->begin, (long long)f->alignment);
     if (t->bytes > there || t->begin > there - (t->bytes > 0 ? t->bytes : 0))
       return FAIL(AX_EIO,
-                  "tensor '%.100s' has %lld bytes at byte %lld of the data, but the file has %lld there (is "
-                  "it truncated?)",
+                  "tensor '%.100s' has %lld bytes at byte %lld of the data, "
+                  "but the file has %lld there (is it truncated?)",
                   t->name, (long long)t->bytes, (long long)t->begin, (long long)(there > 0 ? there : 0));
     if (t->bytes <= 0) continue;
     if (before && t->begin < before->begin + before->bytes)

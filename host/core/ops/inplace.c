@@ -62,8 +62,8 @@ static ax_status check_destination(const ax_infer *q, const ax_tensor *dst, bool
         "%s_: a leaf that requires a gradient cannot be changed in place; do it inside tensor.no_grad", name);
   if (recording && dst->base && dst->base->requires_grad && !dst->base->grad_fn)
     return ax_fail(AX_EGRAD,
-                   "%s_: a view of a leaf that requires a gradient cannot be changed in place; do it inside "
-                   "tensor.no_grad",
+                   "%s_: a view of a leaf that requires a gradient cannot be changed in place; "
+                   "do it inside tensor.no_grad",
                    name);
   if (recording && dst->view == AX_VIEW_UNRECORDED)
     return ax_fail(AX_EGRAD,

@@ -5,8 +5,8 @@
 local FOREIGN = {
   ["op_attrs.h"] = true,
   ["train.lua"] = true, ["script.lua"] = true, ["model.lua"] = true, ["other.lua"] = true, ["llm.c"] = true,
-    ["lua.c"] = true,
-    ["lua.h"] = true,
+  ["lua.c"] = true,
+  ["lua.h"] = true,
 }
 local FOREIGN_FOLDERS = { "^build/", "^tensorflow/", "^src/", "^/" }
 

@@ -59,8 +59,8 @@ local MAY = {
   local_sgd = "accelerator parallel",
   checkpoint = "collectives distributed files parallel state weights",
   accelerator = "capture checkpoint collectives config data_loader deferred logging nn optim parallel " ..
-    "precision "
-    .. "profiler state tracking weights machine helpers",
+    "precision " ..
+    "profiler state tracking weights machine helpers",
 }
 
 local BELOW = { core = true, host = true, utils = true, messages = true, bit = true, ffi = true,

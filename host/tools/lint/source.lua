@@ -7,8 +7,8 @@ Tree.__index = Tree
 
 local KINDS = {
   c = "c", h = "c", inc = "c", cu = "c", cuh = "c", cpp = "c", def = "def", lua = "lua", py = "python",
-    sh = "shell",
-    md = "text",
+  sh = "shell",
+  md = "text",
 }
 
 local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end

@@ -51,8 +51,8 @@ function M.begins(tree, report)
         if not first then first, word = number, line:match("^%s*%-%-%- (%a+)") end
       else
         if first and QUESTIONS[word] and (line:find("^%s*function ") or line:find("^%s*local function ")) then
-          report(path, first, ('the annotation of a function begins with "%s"; better "Returns ..." or an '
-            .. "imperative"):format(word))
+          report(path, first, ('the annotation of a function begins with "%s"; ' ..
+            'better "Returns ..." or an imperative'):format(word))
         end
         first = nil
       end

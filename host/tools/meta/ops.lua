@@ -16,7 +16,7 @@ local TENSOR = "accelerate.Tensor"
 local KINDS = {
   T = pieces.TENSOR_OR_NUMBER, TN = pieces.TENSOR_OR_NUMBER, ["T*"] = TENSOR .. "[]",
   dim = "number", ["dim+"] = "number", dims = "number|number[]", pos = "number", ["pos+"] = "number",
-    int = "number",
+  int = "number",
   int2 = "number|number[]", int3 = "number|number[]", ints = "number|number[]", num = "number",
   bool = "boolean",
   dtype = "accelerate.DType", gen = "accelerate.Generator",

@@ -16,8 +16,8 @@ local Accelerator = {}
 -- Refuses a second value; results of two would be lost without a word.
 local function refuse_more(where, second)
   if not core.is_tensor(second) and not (type(second) == "table" and second[1] ~= nil) then return end
-  fail("%s: takes one value, and argument 2 is %s; give both in a list: p, y = unpack(accelerator:%s " ..
-    "{ p, y })", where, options.show(second), where)
+  fail("%s: takes one value, and argument 2 is %s; give both in a list: p, " ..
+    "y = unpack(accelerator:%s { p, y })", where, options.show(second), where)
 end
 
 --- Joins tensors of all ranks along dim 1, in rank order, on every rank; see utils.gather.  One
@@ -35,8 +35,8 @@ local METRICS = { use_gather_object = { "boolean", default = false } }
 --- Logs that the length of a loader is unknown, so nothing can be cut.
 local function log_unknown()
   require("accelerate.logging").get_logger("accelerate"):info(
-    "gather_for_metrics: the loader's length is not known, nothing is cut; drop what fills the last " ..
-    "batch yourself")
+    "gather_for_metrics: the loader's length is not known, nothing is cut; " ..
+    "drop what fills the last batch yourself")
 end
 
 local function length_of(value)

@@ -62,8 +62,8 @@ function M.settle(self)
   end
   if not handler then handler, backend = recipe_for(backend_asked()) end
   if backend == "MSAMP" then
-    fail("Accelerator: the recipe of MS-AMP (opt_level = '%s') is not there: gradients are reduced, and "
-      .. "optimizer states kept, in 32 or 16 bits; use AORecipeKwargs or TERecipeKwargs", handler.opt_level)
+    fail("Accelerator: the recipe of MS-AMP (opt_level = '%s') is not there: gradients are reduced, and " ..
+      "optimizer states kept, in 32 or 16 bits; use AORecipeKwargs or TERecipeKwargs", handler.opt_level)
   end
   if backend == "AO" then settle_gathers(handler, self._plan) end
   self._float8_handler, self._float8_backend = handler, backend
@@ -100,8 +100,8 @@ function M.wrap(self, model)
   if not applies(self) or self._float8_backend ~= "TE" then return end
   if self._dynamo_backend == "cudagraphs" then
     fail("prepare_model: TERecipeKwargs: scales that follow from earlier steps are not there in " ..
-      "recorded steps "
-      .. "(dynamo_backend = 'cudagraphs'); use AORecipeKwargs")
+      "recorded steps " ..
+      "(dynamo_backend = 'cudagraphs'); use AORecipeKwargs")
   end
   local models = require "accelerate.precision.float8_models"
   if models.has_transformer_engine_layers(model) then

@@ -80,8 +80,8 @@ function Accelerator:prepare_model(model, opts)
   if self.use_distributed and self:verify_device_map(model)
     and not environment.flag("ACCELERATE_BYPASS_DEVICE_MAP", false) then
     fail("prepare_model: the model is spread over several devices (its hf_device_map has more than one " ..
-      "entry) and cannot be trained on "
-      .. "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
+      "entry) and cannot be trained on " ..
+      "%d ranks; ACCELERATE_BYPASS_DEVICE_MAP=true takes it as it is", self.num_processes)
   end
   if not opts.evaluation_mode then check_sparse(self, model) end
   if not model._values.hf_device_map then
@@ -155,7 +155,7 @@ function Accelerator:prepare_data_loader(loader, opts)
   if not prepared then
     prepared = data_loader.prepare_data_loader(loader, {
       device = self.device, put_on_device = opts.device_placement, rng_types = self._rng_types,
-        config = self._dataloader_config,
+      config = self._dataloader_config,
       slice_fn_for_dispatch = opts.slice_fn_for_dispatch,
     })
     self._prepared_loaders[loader], loader._prepared = prepared, self.device

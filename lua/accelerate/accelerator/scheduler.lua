@@ -15,8 +15,8 @@ local function announce(moves)
   if announced then return end
   announced = true
   notice.main_once("a prepared scheduler moves %d times at each optimizer step, because each of the %d " ..
-    "processes takes a whole batch; "
-    .. "step_scheduler_with_optimizer = false or split_batches = true changes that", moves, moves)
+    "processes takes a whole batch; " ..
+    "step_scheduler_with_optimizer = false or split_batches = true changes that", moves, moves)
 end
 
 ---@class accelerate.AcceleratedScheduler

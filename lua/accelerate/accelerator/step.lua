@@ -45,8 +45,8 @@ local function follows(self) return self:_strategy():follows() end
 --- Plain and weighted calls cannot share a window: their gradients are not in the same units.
 local function enter_window(self, kind)
   if self._window and self._window ~= kind and parallel.any_gradient(self._models) then
-    fail("backward: called %s weight after a call %s weight in the same window; give one to all calls or " ..
-      "to none",
+    fail("backward: called %s weight after a call %s weight in the same window; " ..
+      "give one to all calls or to none",
       kind == "weighted" and "with a" or "without a", kind == "weighted" and "without a" or "with a")
   end
   local former = self._window

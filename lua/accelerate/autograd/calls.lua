@@ -126,8 +126,8 @@ local Once = core.Function {
   name = "once_differentiable",
   forward = function(_, x) return x end,
   backward = function()
-    fail("once_differentiable: this gradient cannot be differentiated again: the backward function of its "
-      .. "tensor.Function was made by once_differentiable")
+    fail("once_differentiable: this gradient cannot be differentiated again: the backward function of its " ..
+      "tensor.Function was made by once_differentiable")
   end,
 }
 
@@ -148,8 +148,8 @@ local function set_materialize_grads(ctx, on)
 end
 
 local function mark_dirty()
-  fail("mark_dirty: a Function cannot write into its argument: return a new tensor in forward, and "
-    .. "write x:copy_(f(x)) where it is called")
+  fail("mark_dirty: a Function cannot write into its argument: return a new tensor in forward, and " ..
+    "write x:copy_(f(x)) where it is called")
 end
 
 --- Makes a backward function of tensor.Function that must not be differentiated itself: a backward

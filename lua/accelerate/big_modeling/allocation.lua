@@ -211,8 +211,8 @@ function Run:check_buffers()
   end
   if gpus and bytes > 0 and not self.o.offload_buffers then
     notice.main("infer_auto_device_map: the buffers of modules on the CPU and on disk have %g bytes, and " ..
-      "no GPU "
-      .. "has room for them; offload_buffers = true leaves them where the modules are", bytes)
+      "no GPU " ..
+      "has room for them; offload_buffers = true leaves them where the modules are", bytes)
   end
 end
 

@@ -26,8 +26,8 @@ local function guarded_to(self, ...)
   local dtype, device = parameter.destination(self.__name, ...)
   if device then notice.main("to: the model was dispatched over devices; it is not meant to be moved") end
   if homes.any(self) then
-    fail("to: weights of the model are offloaded, so it cannot be %s; take its hooks off first "
-      .. "(hooks.remove_hook_from_submodules)", dtype and "cast" or "moved")
+    fail("to: weights of the model are offloaded, so it cannot be %s; take its hooks off first " ..
+      "(hooks.remove_hook_from_submodules)", dtype and "cast" or "moved")
   end
   return getmetatable(self).to(self, ...)
 end
@@ -111,8 +111,8 @@ local function value_of(name, t, o)
   local value = o.state_dict and o.state_dict[name] or t
   if value.device == "meta" then
     fail("dispatch_model: '%s' is on the device \"meta\", without elements; give the option " ..
-      "'state_dict', or load "
-      .. "the model with load_checkpoint_and_dispatch", name)
+      "'state_dict', or load " ..
+      "the model with load_checkpoint_and_dispatch", name)
   end
   if not lists.same(value.shape, t.shape) then
     fail("dispatch_model: state_dict: '%s' has the shape %s, the model has %s", name, lists.shape_text(value),

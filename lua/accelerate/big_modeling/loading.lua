@@ -123,8 +123,8 @@ local function to_disk(model, entry, name, source, main, o)
     end
   elseif o.offload_folder then through_folder(model, entry, name, value, main, dtype, o)
   else
-    fail("%s: device_map puts %s on disk, and %s is no safetensors file: give an offload_folder to " ..
-      "write it to",
+    fail("%s: device_map puts %s on disk, and %s is no safetensors file: " ..
+      "give an offload_folder to write it to",
       o.where, name, source.path)
   end
 end

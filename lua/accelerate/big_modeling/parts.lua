@@ -128,8 +128,8 @@ local function to_disk(model, t, name, source, is_codes, main, o)
   elseif o.offload_folder then through_folder(model, t, name, main, o)
   elseif not is_codes then to_memory(t, source, main)
   else
-    fail("%s: device_map puts '%s' on disk, and no file has its codes as they are: give an offload_folder "
-      .. "to write them to, or encode the model once and save it", o.where, name)
+    fail("%s: device_map puts '%s' on disk, and no file has its codes as they are: give an offload_folder " ..
+      "to write them to, or encode the model once and save it", o.where, name)
   end
 end
 

@@ -146,8 +146,8 @@ local function part_of(clock, at, main, stays)
   if not stays then part.seconds = part.first end
   local file = disk and ("out of its file, %s/s, %s"):format(size_text(disk), clock:says "disk")
     or "out of its file, whose speed is not known (give checkpoint or bandwidth.disk)"
-  part.how = ("%s%s"):format(stays and "the first time " or "", file)
-    .. (stays and ", then " .. (part.how or "computed on where it is mapped") or "")
+  part.how = ("%s%s"):format(stays and "the first time " or "", file) ..
+    (stays and ", then " .. (part.how or "computed on where it is mapped") or "")
   return part
 end
 

@@ -89,8 +89,8 @@ function M.check_tied_parameters_on_same_device(tied_params, device_map)
       parts[i] = ("%s on %s"):format(name, tostring(place))
     end
     if differ then
-      notice.main("tied parameters are on different devices: %s; give the modules one device, or use "
-        .. "device_map = \"auto\"", table.concat(parts, ", "))
+      notice.main("tied parameters are on different devices: %s; give the modules one device, or use " ..
+        "device_map = \"auto\"", table.concat(parts, ", "))
     end
   end
 end

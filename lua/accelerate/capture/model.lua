@@ -79,8 +79,8 @@ local function record(device, apart, fn, ...)
   recording.active = nil
   local ok, message = results[1], results[2]
   if ok and #active.again > 0 then
-    ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer " ..
-      "or a schedule"
+    ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' " ..
+      "steps an optimizer or a schedule"
   end
   if ok then ok, message = pcall(core.capture_end, capture) end
   if not ok then
@@ -235,8 +235,8 @@ local function call(self, ...)
   if not entry then
     if self.n >= MOST then
       fail("dynamo_backend = 'cudagraphs': the model was called with %d different sets of shapes and " ..
-        "modes, each of which is recorded by itself; pad to fewer "
-        .. "shapes, or use dynamo_backend = 'no'", self.n + 1)
+        "modes, each of which is recorded by itself; pad to fewer " ..
+        "shapes, or use dynamo_backend = 'no'", self.n + 1)
     end
     entry = { calls = 0 }
     self.entries[key], self.n = entry, self.n + 1

@@ -76,8 +76,8 @@ local function check_result(value, path, device)
   end
   if value == nil then return nil end
   if not nested.is_container(value) then
-    fail("capture: %s is %s: a replay would return the same one for ever; return tensors, or tables of " ..
-      "tensors", path, options.show(value))
+    fail("capture: %s is %s: a replay would return the same one for ever; " ..
+      "return tensors, or tables of tensors", path, options.show(value))
   end
   local copy = getmetatable(value) and ordered.new() or {}
   for key, inner in ordered.pairs(value) do
@@ -258,8 +258,8 @@ local function name_of(self, address, byte)
       end
     end
   end
-  return found or ("a tensor of the step that is no parameter, buffer or optimizer state (byte %d of its " ..
-    "storage)"):format(byte)
+  return found or ("a tensor of the step that is no parameter, " ..
+    "buffer or optimizer state (byte %d of its storage)"):format(byte)
 end
 
 local function compare_results(eagerly, replayed)
@@ -332,8 +332,8 @@ local function entry_of(self, key)
   if entry then return entry end
   if self.n_entries >= self.max_graphs then
     fail("capture: the step was called with %d different sets of shapes, types and modes, each of which " ..
-      "is recorded by itself and keeps its memory; "
-      .. "pad to fewer shapes, or raise max_graphs", self.n_entries + 1)
+      "is recorded by itself and keeps its memory; " ..
+      "pad to fewer shapes, or raise max_graphs", self.n_entries + 1)
   end
   entry = { calls = 0, variants = {} }
   self.entries[key], self.n_entries = entry, self.n_entries + 1

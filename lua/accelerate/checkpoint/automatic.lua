@@ -84,11 +84,10 @@ function M.warn_of_higher(project)
     or warned_of[project] == highest.path then return end
   warned_of[project] = highest.path
   local name = highest.path:match "[^/]+$"
-  notice.main("save_state: %s is there; this is checkpoint_%.0f: load_state() without a folder takes %s%s; "
-    .. "set project_configuration.iteration to %.0f, as after load_state() of %s, to go on behind it", name,
-    project.iteration, name, project.total_limit and ", and total_limit removes the lowest numbers first"
-      or "",
-    highest.number + 1, name)
+  local removed = project.total_limit and ", and total_limit removes the lowest numbers first" or ""
+  notice.main("save_state: %s is there; this is checkpoint_%.0f: load_state() without a folder takes " ..
+    "%s%s; set project_configuration.iteration to %.0f, as after load_state() of %s, to go on behind it",
+    name, project.iteration, name, removed, highest.number + 1, name)
 end
 
 -- Calls fn with the path of each name that has the pattern.

@@ -107,8 +107,8 @@ local function state_of(object, what, i)
   local found = object:state_dict()
   if found ~= nil then return found end
   local Class = class.of(object)
-  fail("save_state: state_dict() of %s %d%s returned nil; expected a table, a tensor, a number, a text or a "
-    .. "boolean", what, i, Class and (" (%s)"):format(Class.__name) or "")
+  fail("save_state: state_dict() of %s %d%s returned nil; expected a table, a tensor, " ..
+    "a number, a text or a boolean", what, i, Class and (" (%s)"):format(Class.__name) or "")
 end
 
 -- File name -> what it holds, for the objects that are alike on all ranks.
@@ -186,7 +186,7 @@ local function own_values(accelerator)
     step = accelerator.step, num_processes = accelerator.num_processes, random = random_states(),
     sync_gradients = gradient_state.sync_gradients, window = accelerator._window or false,
     windows = parallel.window_states(models), loaders = loaders, float8 = scales_of(accelerator),
-      buffers = own_buffers(models),
+    buffers = own_buffers(models),
   }
 end
 

@@ -229,9 +229,9 @@ end
 
 -- dtype, layout, requires_grad, memory_format, pin_memory
 local function properties(dtype)
-  return name_code(ROOM .. "TensorProperties") .. ")\129(ctorch\n" .. dtype .. "\n"
-    .. name_code "torch.serialization._get_layout" .. text "torch.strided" .. "\133R\137"
-    .. name_code(ROOM .. "_MEM_FORMAT_ENCODING") .. integer(0) .. "\133R\137tb"
+  return name_code(ROOM .. "TensorProperties") .. ")\129(ctorch\n" .. dtype .. "\n" ..
+    name_code "torch.serialization._get_layout" .. text "torch.strided" .. "\133R\137" ..
+    name_code(ROOM .. "_MEM_FORMAT_ENCODING") .. integer(0) .. "\133R\137tb"
 end
 
 local function value_code(entry)

@@ -76,8 +76,8 @@ local function split(rank, ranks, inputs, opts, fn, ...)
     kinds[key] = kind_of(value, where)
     local own = kinds[key].length(value, where)
     if length and own ~= length then
-      fail("split_between_processes: all values of the map must have the same length: '%s' has %d, " ..
-        "'%s' has %d", tostring(first),
+      fail("split_between_processes: all values of the map must have the same length: " ..
+        "'%s' has %d, '%s' has %d", tostring(first),
         length, tostring(key), own)
     end
     length, first = own, first or key
@@ -99,8 +99,8 @@ end
 ---@param ranks integer
 function M.split(rank, ranks, inputs, ...)
   if inputs == nil then
-    fail("split_between_processes: inputs is missing (expected a list, a tensor, a data set, or a map " ..
-      "of them)")
+    fail("split_between_processes: inputs is missing (expected a list, a tensor, " ..
+      "a data set, or a map of them)")
   end
   local opts, fn = ...
   if not scope.callable(opts) then options.value("split_between_processes", "fn", fn, { "function" }) end

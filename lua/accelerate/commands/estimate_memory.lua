@@ -184,8 +184,8 @@ function M.run(words)
         help = "copies of the HYBRID strategies; default 1: they are left out" },
       strategy = { kind = "list", argument = "NAME ...",
       help = "default all: " .. table.concat(STRATEGIES, " ") ..
-        "; ZeRO-2 and ZeRO-3 are SHARD_GRAD_OP and " ..
-        "FULL_SHARD" } },
+        "; ZeRO-2 and ZeRO-3 " ..
+        "are SHARD_GRAD_OP and FULL_SHARD" } },
     positions = { "PATH" } })
   if not found then return end
   local sharded = sharding_of(found)

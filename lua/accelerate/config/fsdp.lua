@@ -139,8 +139,8 @@ local function settle_strategy2(self)
   local strategy = values.sharding_strategy
   if strategy ~= nil then strategy = word_of(self, "sharding_strategy", STRATEGIES) end
   if values.reshard_after_forward == nil and strategy then
-    fail("%s: sharding_strategy is FSDP1's; with fsdp_version = 2 give reshard_after_forward = %s in " ..
-      "place of %s", NAME, tostring(RESHARDS[strategy] or false), strategy)
+    fail("%s: sharding_strategy is FSDP1's; with fsdp_version = 2 give " ..
+      "reshard_after_forward = %s in place of %s", NAME, tostring(RESHARDS[strategy] or false), strategy)
   end
   settle(self, "reshard_after_forward", as_text, true)
   local reshard = values.reshard_after_forward
@@ -161,8 +161,8 @@ end
 
 local function settle_strategy(self)
   if self._given.sharding_strategy then
-    notice.main_once("%s: sharding_strategy is an old name; reshard_after_forward takes the same words in " ..
-      "FSDP1", NAME)
+    notice.main_once("%s: sharding_strategy is an old name; " ..
+      "reshard_after_forward takes the same words in FSDP1", NAME)
   end
   if self._values.fsdp_version == 1 then settle_strategy1(self) else settle_strategy2(self) end
 end
@@ -193,8 +193,8 @@ local function settle_prefetch(self)
   end
   settle(self, "forward_prefetch", env.str_to_bool, nil)
   if values.fsdp_version == 2 and values.forward_prefetch ~= nil and self._given.forward_prefetch then
-    fail("%s: forward_prefetch is FSDP1's, and FSDP2 has it not; leave it out: the next unit is always " ..
-      "acquired ahead", NAME)
+    fail("%s: forward_prefetch is FSDP1's, and FSDP2 has it not; leave it out: " ..
+      "the next unit is always acquired ahead", NAME)
   end
   if values.fsdp_version == 2 then values.forward_prefetch = nil
   elseif values.forward_prefetch == nil then values.forward_prefetch = false end
@@ -209,8 +209,8 @@ local function settle_parameters(self)
   settle_flag(self, "sync_module_states")
   if values.fsdp_version == 1 then
     if values.use_orig_params == false then
-      notice.main_once("%s: use_orig_params = false has no effect: optimizers always get the model's own " ..
-        "parameters", NAME)
+      notice.main_once("%s: use_orig_params = false has no effect: " ..
+        "optimizers always get the model's own parameters", NAME)
     end
     if values.sync_module_states == false then
       notice.main_once(

@@ -97,7 +97,7 @@ M.InitProcessGroupKwargs = dataclasses._handler("InitProcessGroupKwargs", {
 
 local SCHEDULE = {
   wait = { "integer", default = 0, min = 0 }, warmup = { "integer", default = 0, min = 0 },
-    active = { "integer", min = 1 },
+  active = { "integer", min = 1 },
   ["repeat"] = { "integer", default = 0, min = 0 }, skip_first = { "integer", default = 0, min = 0 },
 }
 
@@ -247,7 +247,7 @@ M.FP8RecipeKwargs = dataclasses._handler("FP8RecipeKwargs", {
 --- Handlers that an Accelerator takes: the class, and the Accelerator's field for it.
 M.HANDLERS = {
   { M.AutocastKwargs, "autocast_handler" }, { M.DistributedDataParallelKwargs, "ddp_handler" },
-    { M.GradScalerKwargs, "scaler_handler" },
+  { M.GradScalerKwargs, "scaler_handler" },
   { M.AORecipeKwargs, "ao_recipe_handler" }, { M.TERecipeKwargs, "te_recipe_handler" },
   { M.MSAMPRecipeKwargs, "msamp_recipe_handler" }, { M.FP8RecipeKwargs, "fp8_recipe_handler" },
   { M.InitProcessGroupKwargs, "init_handler" }, { M.ProfileKwargs, "profile_handler" },
@@ -263,6 +263,6 @@ M.PrecisionType = properties.enum("PrecisionType", { "no", "fp8", "fp16", "bf16"
 M.DynamoBackend = properties.enum("DynamoBackend", { "NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER",
   "NVPRIMS_NVFUSER",
   "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE",
-    "TVM", "HPU_BACKEND", "NEURON" })
+  "TVM", "HPU_BACKEND", "NEURON" })
 
 return M

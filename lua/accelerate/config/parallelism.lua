@@ -157,8 +157,8 @@ function methods._validate(self, facts)
     end
   elseif self.total_size ~= facts.num_processes then
     fail("%s: the sizes multiply to %d, and the run has %d rank%s; change dp_replicate_size, " ..
-      "dp_shard_size or " ..
-      "num_processes", NAME, self.total_size, facts.num_processes, facts.num_processes == 1 and "" or "s")
+      "dp_shard_size or num_processes", NAME, self.total_size, facts.num_processes,
+      facts.num_processes == 1 and "" or "s")
   end
   local plugin = facts.fsdp_plugin
   if not plugin or facts.num_processes == 1 then return end

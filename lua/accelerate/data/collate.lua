@@ -56,10 +56,10 @@ local function check_kind(field, kind, positions)
   field.kind = before or kind
   if before then
     fail("DataLoader: %s was %s in the batches before and is %s in the one of %s%s; give one kind, for " ..
-      "example "
-      .. "tensor(value, { dtype = '%s' }) in the dataset's get, or use a collate_fn",
+      "example " ..
+      "tensor(value, { dtype = '%s' }) in the dataset's get, or use a collate_fn",
       field.path == "" and "the sample" or "'" .. field.path .. "'", before, kind,
-        name_of(new_field(""), 1, positions),
+      name_of(new_field(""), 1, positions),
       ADVICE[kind] and ADVICE[before] and " (" .. ADVICE[kind] .. ")" or "", before == "int64" and "float32"
         or before)
   end
@@ -84,9 +84,9 @@ local function stack(values, field, positions)
     for d = 1, #first do same = same and shape[d] == first[d] end
     if not same then
       fail("DataLoader: tensors of one batch must have one shape; %s is [%s], %s is [%s]; make them " ..
-        "equal in the "
-        .. "dataset's get, or use a collate_fn that pads", name_of(field, 1, positions),
-          table.concat(first, ", "),
+        "equal in the " ..
+        "dataset's get, or use a collate_fn that pads", name_of(field, 1, positions),
+        table.concat(first, ", "),
         name_of(field, j, positions), table.concat(shape, ", "))
     end
   end
@@ -121,8 +121,8 @@ local function tables(values, field, positions)
       end
     end
     if n ~= #keys then
-      fail("DataLoader: %s has %d keys, %s has %d; tables of one batch must have the same keys, or use a " ..
-        "collate_fn",
+      fail("DataLoader: %s has %d keys, %s has %d; tables of one batch must have the same keys, " ..
+        "or use a collate_fn",
         name_of(field, j, positions), n, name_of(field, 1, positions), #keys)
     end
   end
@@ -163,8 +163,8 @@ function collate(values, field, positions)
     batch = tables(values, field, positions)
   else
     fail("DataLoader: %s is %s, which cannot be put into a batch (tensors, numbers, booleans, strings " ..
-      "and plain tables can); "
-      .. "use a collate_fn", name_of(field, 1, positions), show(values[1]))
+      "and plain tables can); " ..
+      "use a collate_fn", name_of(field, 1, positions), show(values[1]))
   end
   return batch
 end

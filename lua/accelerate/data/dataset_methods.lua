@@ -120,7 +120,7 @@ function M.skip(self, n) return self:select(lists.range(check_count("skip", n) +
 
 local SHARD = {
   num_shards = { "integer", min = 1 }, index = { "integer", min = 0 },
-    contiguous = { "boolean", default = true },
+  contiguous = { "boolean", default = true },
 }
 
 --- Returns part `index` (from 0) of num_shards parts: consecutive samples, or with contiguous =
@@ -144,7 +144,7 @@ end
 local SPLIT = {
   test_size = { "number", optional = true, above = 0 }, train_size = { "number", optional = true, above = 0 },
   shuffle = { "boolean", default = true }, seed = { "integer", optional = true },
-    generator = { "Generator", optional = true },
+  generator = { "Generator", optional = true },
 }
 
 -- Converts a share (below 1) or a number of samples to a count.

@@ -50,8 +50,8 @@ local function find(name, root)
     end
   end
   fail("FashionMNIST: no %s (or .gz) in %s; install the package dataset-fashion-mnist, or say where it " ..
-    "is with root = or "
-    .. "FASHION_MNIST_DIR", name, table.concat(tried, ", "))
+    "is with root = or " ..
+    "FASHION_MNIST_DIR", name, table.concat(tried, ", "))
 end
 
 local function check(path, t, dims, what)

@@ -35,8 +35,8 @@ local OPTIONS = {
   multiprocessing_context = { "string", optional = true, one_of = { "fork" } },
 }
 local ORDER = "dataset [batch_size] [shuffle] [sampler] [batch_sampler] [num_workers] [collate_fn] " ..
-  "[pin_memory] "
-  .. "[drop_last] [timeout] [worker_init_fn] [multiprocessing_context] [generator]"
+  "[pin_memory] " ..
+  "[drop_last] [timeout] [worker_init_fn] [multiprocessing_context] [generator]"
 -- Options that a derived loader takes over, besides the dataset and the order.
 local CARRIED = { "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn",
   "timeout", "background",
@@ -381,9 +381,9 @@ end
 local function warn_prepared(self)
   local gradient_state = require("accelerate.state").GradientState()
   if core.dist.world_size() == 1 and gradient_state.num_steps == 1 and self._prepared == "cpu" then return end
-  notice.trap("loader given to prepare", "a pass over the loader that was given to prepare, not over the "
-    .. "one that it returned: its batches are not shared out over ranks and not moved to the device; use "
-    .. "the results: loader = accelerator:prepare(loader)")
+  notice.trap("loader given to prepare", "a pass over the loader that was given to prepare, not over the " ..
+    "one that it returned: its batches are not shared out over ranks and not moved to the device; use " ..
+    "the results: loader = accelerator:prepare(loader)")
 end
 
 --- Raises an error that names `loader:iter()`, for `for x, y in loader do` as in Python.

@@ -80,7 +80,7 @@ end
 function M.pad_sequence(sequences, ...)
   local o = options.read("pad_sequence", ORDER, {
     padding_value = { "number", default = 0 },
-      padding_side = { "string", default = "right", one_of = { "right", "left" } },
+    padding_side = { "string", default = "right", one_of = { "right", "left" } },
     batch_first = { "boolean", default = true }, length = { "integer", optional = true, min = 0 },
   }, ...)
   if type(sequences) ~= "table" or getmetatable(sequences) or #sequences == 0 then
@@ -228,7 +228,7 @@ function Collator:__call(samples)
     end
     batch[name] = M.pad_sequence(column, {
       padding_value = self.values[name] or o.padding_value, padding_side = o.padding_side,
-        length = self:length(samples, name),
+      length = self:length(samples, name),
     })
   end
   for j, sample in ipairs(samples) do

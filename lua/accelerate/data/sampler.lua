@@ -335,7 +335,7 @@ M.DistributedSampler = DistributedSampler
 local DISTRIBUTED_OPTIONS = {
   num_replicas = { "integer", optional = true, min = 1 }, rank = { "integer", optional = true, min = 0 },
   shuffle = { "boolean", default = true }, seed = { "integer", default = 0 },
-    drop_last = { "boolean", default = false },
+  drop_last = { "boolean", default = false },
 }
 
 ---@param source table|integer a dataset, or the number of positions

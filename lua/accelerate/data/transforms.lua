@@ -148,7 +148,7 @@ M.RandomCrop = RandomCrop
 function RandomCrop:init(size, opts)
   local o = options.check("RandomCrop", opts, {
     padding = { "integer", default = 0, min = 0 }, fill = { "number", default = 0 },
-      pad_if_needed = { "boolean", default = false },
+    pad_if_needed = { "boolean", default = false },
   })
   self.height, self.width = read_size("RandomCrop", size)
   self.padding, self.fill, self.pad_if_needed = o.padding, o.fill, o.pad_if_needed

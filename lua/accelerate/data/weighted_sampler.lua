@@ -46,7 +46,7 @@ M.WeightedRandomSampler = WeightedRandomSampler
 
 local WEIGHTED_OPTIONS = {
   generator = { "Generator", optional = true }, seed = { "integer", optional = true },
-    replacement = { "boolean", default = true },
+  replacement = { "boolean", default = true },
 }
 
 ---@param weights number[]|accelerate.Tensor one for each sample, 0 or more, in any unit

@@ -207,8 +207,8 @@ function Pass:await(entry)
     if reply[1] == entry.ticket then return reply end
     if reply[1] == nil and reply[2] == "died" then
       self:finish(true)
-      error(("DataLoader: worker %d ended before its time: %s, while the batches from %d on were " ..
-        "being read"):format(
+      error(("DataLoader: worker %d ended before its time: %s, " ..
+        "while the batches from %d on were being read"):format(
         reply[3] - 1, reply[4], entry.number), 0)
     elseif reply[1] == nil and reply[2] == "stopped" then
       notice.here("DataLoader: worker %d: %s; batch %d comes when it goes on", entry.worker - 1, reply[3],

@@ -17,8 +17,8 @@ local is_tensor, is_container, empty_like = core.is_tensor, nested.is_container,
 local M = {}
 
 local ADVICE = "; pass dispatch_batches = false, so that every process reads its own batches, or " ..
-  "split_batches = true, so that one "
-  .. "batch is read and cut for all"
+  "split_batches = true, so that one " ..
+  "batch is read and cut for all"
 
 local ROOT = "the batch" -- how messages, and the places of fields, name it
 
@@ -161,8 +161,8 @@ local function check_former(field, former, path)
       "another in this one; give batches whose lists and tensors all count items", path)
   elseif former == nil and field.kind == "nested" then
     fail("dispatch_batches: %s had as many entries as there are items in the batches before, so that it " ..
-      "was cut, and has another number in this one; give batches whose lists and tensors all count " ..
-      "items", path)
+      "was cut, and has another number in this one; " ..
+      "give batches whose lists and tensors all count items", path)
   end
 end
 

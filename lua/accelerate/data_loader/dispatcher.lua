@@ -51,8 +51,8 @@ local function joined(self, list, fields)
     if not counts[i] then
       if self._num_processes == 1 then return { value = values[1], n = n, items = 1 } end
       fail("dispatch_batches: the batch has no tensor with dims and no list, so there are no items to " ..
-        "share out; "
-        .. "pass dispatch_batches = false, so that every process reads its own")
+        "share out; " ..
+        "pass dispatch_batches = false, so that every process reads its own")
     end
   end
   local items = 0

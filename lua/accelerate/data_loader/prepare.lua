@@ -75,8 +75,8 @@ local function dispatches(loader, o)
   local asked = o.config.dispatch_batches
   if asked == nil then return o.put_on_device and not loader.sampler and not loader.batch_sampler end
   if asked and not o.put_on_device then
-    fail("prepare: dispatch_batches = true places batches on the device; it cannot be had with device " ..
-      "placement off")
+    fail("prepare: dispatch_batches = true places batches on the device; " ..
+      "it cannot be had with device placement off")
   end
   return asked
 end

@@ -160,8 +160,8 @@ local function batches_here(self, found)
   local items = found.batches * theirs
   if items % mine ~= 0 then
     fail("load_state_dict: the state is that of a loader with %d items in a batch over all ranks, %d of " ..
-      "whose batches were read; this "
-      .. "loader has %d in a batch, and %d items are no whole number of them", theirs, found.batches, mine,
+      "whose batches were read; this " ..
+      "loader has %d in a batch, and %d items are no whole number of them", theirs, found.batches, mine,
         items)
   end
   return items / mine

@@ -157,7 +157,7 @@ local function shard_stream(self, loader)
   -- without batches, ranks take single items in turn
   self._items = sharding.IterableDatasetShard(without_beginning(loader), {
     batch_size = size or 1, drop_last = loader.drop_last, num_processes = ranks,
-      process_index = self._process_index,
+    process_index = self._process_index,
     split_batches = split,
   })
   opts.batch_size = size and split and size / ranks or size
@@ -179,7 +179,7 @@ function M.make(loader, o)
   end
   self._shard = sharding.BatchSamplerShard(source, {
     num_processes = self._num_processes, process_index = self._process_index,
-      split_batches = self._split_batches,
+    split_batches = self._split_batches,
     even_batches = function() return config.even_batches end,
   })
   return self

@@ -161,8 +161,8 @@ function M.on_meta(t)
   local recipe = Drawn(t.shape, t.dtype, t.device)
   if t:numel() <= MOST_KEPT then recipe:note(result, "given", { t:detach() })
   else
-    recipe.lost = ("it was made from a tensor of shape %s, which is not kept; draw it with nn.init, or in "
-      .. "place"):format(lists.shape_text(t))
+    recipe.lost = ("it was made from a tensor of shape %s, which is not kept; " ..
+      "draw it with nn.init, or in place"):format(lists.shape_text(t))
   end
   core._defer(result, recipe)
   return result
@@ -176,8 +176,8 @@ local function adopt(t, value)
 end
 
 local function refuse(where, name, recipe)
-  fail("%s: '%s' is on the device \"meta\", and %s; load values into it (load_checkpoint_in_model), or "
-    .. "make the model in init_empty_weights, which notes how its weights are drawn", where, name,
+  fail("%s: '%s' is on the device \"meta\", and %s; load values into it (load_checkpoint_in_model), or " ..
+    "make the model in init_empty_weights, which notes how its weights are drawn", where, name,
     recipe and recipe.lost or "nothing says what its values are")
 end
 

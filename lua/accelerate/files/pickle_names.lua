@@ -15,8 +15,8 @@ local stand_in, kind_of, lost = M.stand_in, M.kind_of, M.lost
 
 -- ---- tensors ------------------------------------------------------------------------------------
 
-local TENSORS = "tensors here are float32, float64, float16, bfloat16, int64, int32, uint8, bool, "
-  .. "complex64, complex128, float8_e4m3fn and float8_e5m2"
+local TENSORS = "tensors here are float32, float64, float16, bfloat16, int64, int32, uint8, bool, " ..
+  "complex64, complex128, float8_e4m3fn and float8_e5m2"
 
 -- Storages of other types, and the bytes of an element.
 local OTHER = { CharStorage = { "int8", 1 }, ShortStorage = { "int16", 2 }, QInt8Storage = { "qint8", 1 },

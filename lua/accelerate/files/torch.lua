@@ -115,8 +115,8 @@ local function entries_of(archive, path)
     end
   end
   if not folder then
-    fail("load: '%s': a zip archive without data.pkl is no file of torch.save (data.read_npz reads NumPy's "
-      .. "archives)", path)
+    fail("load: '%s': a zip archive without data.pkl is no file of torch.save (data.read_npz " ..
+      "reads NumPy's archives)", path)
   end
   return function(name) return entries[folder .. "/" .. name] end
 end

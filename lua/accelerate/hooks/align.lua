@@ -52,8 +52,8 @@ function AlignDevicesHook:init(opts)
 end
 
 function AlignDevicesHook:__tostring()
-  return ("AlignDevicesHook(execution_device=%s, offload=%s, io_same_device=%s, offload_buffers=%s, "
-    .. "place_submodules=%s)"):format(tostring(self.execution_device), tostring(self.offload),
+  return ("AlignDevicesHook(execution_device=%s, offload=%s, io_same_device=%s, offload_buffers=%s, " ..
+    "place_submodules=%s)"):format(tostring(self.execution_device), tostring(self.offload),
     tostring(self.io_same_device), tostring(self.offload_buffers), tostring(self.place_submodules))
 end
 
@@ -385,8 +385,8 @@ function M.get_state_dict_offloaded_model(model)
     end)
   end
   if #empty > 0 then
-    require("accelerate.messages.notice").main("get_state_dict_offloaded_model: these are on the device "
-      .. "\"meta\" and were left out: %s", table.concat(empty, ", "))
+    require("accelerate.messages.notice").main("get_state_dict_offloaded_model: these are on the device " ..
+      "\"meta\" and were left out: %s", table.concat(empty, ", "))
   end
   return dict
 end

@@ -112,8 +112,8 @@ end
 
 local function check_value(t, name, value, device)
   if value == nil and t.device == "meta" and device ~= "meta" then
-    fail("set_module_tensor_to_device: '%s' is on the device \"meta\", without elements; give the option "
-      .. "'value' to put it on %s", name, device)
+    fail("set_module_tensor_to_device: '%s' is on the device \"meta\", without elements; give the option " ..
+      "'value' to put it on %s", name, device)
   end
   if value ~= nil and not lists.same(value.shape, t.shape) then
     fail("set_module_tensor_to_device: '%s' has the shape %s, the value has %s", name, lists.shape_text(t),

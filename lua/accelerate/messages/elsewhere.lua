@@ -15,17 +15,17 @@ local LAYOUT = "leave memory_format out: layers choose how they lay out what the
 
 local RANKS = "accelerator:prepare(model), with a process for each device"
 local STREAMS = "nothing: each process has one stream, which orders its work"
-local WRITER = 'accelerate.Accelerator { log_with = "tensorboard", project_dir = folder }, whose '
-  .. 'accelerator:get_tracker("tensorboard", { unwrap = true }) is a SummaryWriter'
+local WRITER = 'accelerate.Accelerator { log_with = "tensorboard", project_dir = folder }, whose ' ..
+  'accelerator:get_tracker("tensorboard", { unwrap = true }) is a SummaryWriter'
 local FLAT = "PyTorch's submodules are flat here: %s"
-local UNCONSTRAINED = "transforms as distributions.ExpTransform() and distributions.SigmoidTransform(); "
-  .. "distributions have no constraints"
+local UNCONSTRAINED = "transforms as distributions.ExpTransform() and distributions.SigmoidTransform(); " ..
+  "distributions have no constraints"
 
 local RUNNING = "nothing: ranks that accel-run has started are connected already"
 local JOINED = "y = distributed.all_gather(x), joined along dim 1; { y:chunk(n) } has the parts"
 
-local STRIDED = "x:unfold(dim, size, step), x:expand(sizes) or ranges, which are views; "
-  .. "x:as_strided_copy(size, stride) is a copy"
+local STRIDED = "x:unfold(dim, size, step), x:expand(sizes) or ranges, which are views; " ..
+  "x:as_strided_copy(size, stride) is a copy"
 
 local function of_type(dtype)
   return ('tensor.tensor(values, { dtype = "%s" }), or tensor.empty(sizes, { dtype = "%s" })'):format(dtype,
@@ -79,7 +79,7 @@ M.OTHERS = {
   GradScaler = 'accelerate.Accelerator { mixed_precision = "fp16" }, which scales losses',
   channels_last = LAYOUT, channels_last_3d = LAYOUT, contiguous_format = LAYOUT, preserve_format = LAYOUT,
   ["accelerate.distributed.init_process_group"] = RUNNING,
-    ["accelerate.distributed.is_initialized"] = RUNNING,
+  ["accelerate.distributed.is_initialized"] = RUNNING,
   ["accelerate.distributed.is_available"] = RUNNING,
   ["accelerate.distributed.ReduceOp"] = 'a text, as { op = "sum" }',
   ["accelerate.distributed.all_gather_into_tensor"] = JOINED,
@@ -103,8 +103,8 @@ M.OTHERS = {
   ["accelerate.distributions.constraints"] = UNCONSTRAINED,
   ["accelerate.distributions.biject_to"] = UNCONSTRAINED,
   ["accelerate.distributions.transform_to"] = UNCONSTRAINED,
-  set_device = "the launcher chooses the GPU of each process; tensor.set_default_device(\"cuda:1\") "
-    .. "chooses one in a script",
+  set_device = "the launcher chooses the GPU of each process; tensor.set_default_device(\"cuda:1\") " ..
+    "chooses one in a script",
   Event = "tensor.cuda.synchronize() before a clock is read, or accelerator:profile(fn)",
   Stream = STREAMS, stream = STREAMS, current_stream = STREAMS, default_stream = STREAMS,
 }

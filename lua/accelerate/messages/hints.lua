@@ -29,8 +29,8 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)",
   float = "tonumber(x) is the number that a text holds; x:item() is that of a tensor of one element",
   range = "for i = 1, n do ... end", enumerate = "for i, x in ipairs(list) do ... end",
   super = "a method of the base class is called as Base.method(self, ...)",
-  isinstance = "type(x) is the type's name; tensor.is_tensor(x), nn.is_module(x) and "
-    .. "accelerate.utils.isinstance(x, nn.Linear) ask for these",
+  isinstance = "type(x) is the type's name; tensor.is_tensor(x), nn.is_module(x) and " ..
+    "accelerate.utils.isinstance(x, nn.Linear) ask for these",
   import = "require \"name\"", f = 'a text with values is made by ("loss %.3f"):format(loss:item())',
   max = "math.max(a, b) is of numbers; x:max() and tensor.maximum(x, y) are of tensors",
   min = "math.min(a, b) is of numbers; x:min() and tensor.minimum(x, y) are of tensors",
@@ -44,7 +44,7 @@ local FUNCTIONS = { len = "#x is the length", str = "tostring(x)",
   any = "x:any() is of a tensor; the entries of a list are looked at in a loop",
   all = "x:all() is of a tensor; the entries of a list are looked at in a loop",
   reversed = "for i = #list, 1, -1 do ... end",
-    zip = "for i, x in ipairs(list) do local y = other[i] ... end",
+  zip = "for i, x in ipairs(list) do local y = other[i] ... end",
   list = "a list is written { x, y }", dict = "a table is written { name = value }",
   hasattr = "accelerate.utils.hasattr(x, \"name\")", getattr = "x[name]", setattr = "x[name] = value" }
 

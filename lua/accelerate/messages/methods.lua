@@ -77,8 +77,8 @@ local function refuse_more(what, most, ...)
     local owner = Module and Module._is_module((...)) and (...)
     require("accelerate.utils.options").fail("%s: %d argument%s expected, got %d%s", what, most, most == 1
       and "" or "s", n, owner
-      and (", the first of them a %s; a module that an object has is called with a dot: "
-        .. "self.name(x)"):format(owner.__name) or "")
+      and (", the first of them a %s; a module that an object has is " ..
+        "called with a dot: self.name(x)"):format(owner.__name) or "")
   end
 end
 

@@ -164,7 +164,7 @@ local Confusion = class("ConfusionMatrix", Pairs)
 Confusion.name = "confusion_matrix"
 Confusion.OPTIONS = {
   labels = { "list", optional = true },
-    normalize = { "string", optional = true, one_of = { "true", "pred", "all" } },
+  normalize = { "string", optional = true, one_of = { "true", "pred", "all" } },
 }
 M.confusion_matrix = Confusion
 

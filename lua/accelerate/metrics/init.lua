@@ -35,9 +35,9 @@ for name, Class in pairs(BY_NAME) do M[name], M[Class.__name] = Class, Class end
 -- Metrics of GLUE's tasks.
 local GLUE = {
   cola = { "matthews_correlation" }, mrpc = { "accuracy", "f1" }, qqp = { "accuracy", "f1" },
-    sst2 = { "accuracy" },
+  sst2 = { "accuracy" },
   mnli = { "accuracy" }, mnli_matched = { "accuracy" }, mnli_mismatched = { "accuracy" },
-    qnli = { "accuracy" }, rte = { "accuracy" },
+  qnli = { "accuracy" }, rte = { "accuracy" },
   wnli = { "accuracy" }, hans = { "accuracy" },
 }
 

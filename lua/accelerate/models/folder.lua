@@ -53,8 +53,8 @@ function M.find(where, name, opts)
   local cache = opts.cache_dir or M.cache()
   if is_name and cache then path, missing = snapshot(cache, name, opts.revision) end
   if path then return path end
-  fail("%s: '%s' is no folder%s; nothing is downloaded: fetch it with `hf download %s`, or give a "
-    .. "folder with config.json and the weights", where, name,
+  fail("%s: '%s' is no folder%s; nothing is downloaded: fetch it with `hf download %s`, or give a " ..
+    "folder with config.json and the weights", where, name,
     missing and (" and the local Hugging Face cache has no %s"):format(missing) or "",
     is_name and name or "NAME")
 end

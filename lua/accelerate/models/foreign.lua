@@ -52,8 +52,8 @@ local function is_quantized(name)
 end
 
 local function refuse_quantized(where, file, what)
-  fail("%s: %s: %s: quantized weights, which config.json's quantization_config describes, are not read; "
-    .. "take the model's plain weights", where, file, what)
+  fail("%s: %s: %s: quantized weights, which config.json's quantization_config describes, are not read; " ..
+    "take the model's plain weights", where, file, what)
 end
 
 --- Raises where weights are not the plain numbers that the model's names stand for.
@@ -107,8 +107,8 @@ function M.check_folder(where, folder)
   if fs.exists(fs.join(folder, "config.json")) or not fs.exists(fs.join(folder, "adapter_config.json")) then
     return
   end
-  fail("%s: %s is an adapter's folder, without a model; peft.PeftModel.from_pretrained(model, '%s') puts it "
-    .. "on its model", where, folder, folder)
+  fail("%s: %s is an adapter's folder, without a model; peft.PeftModel.from_pretrained(model, " ..
+    "'%s') puts it on its model", where, folder, folder)
 end
 
 --- Returns what a message about missing weights says of other files that hold some, or "".

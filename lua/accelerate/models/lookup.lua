@@ -32,8 +32,7 @@ function M.check(step, o)
     fail("generate: prompt_lookup_num_tokens needs use_cache = true")
   elseif not step.verify then
     fail("generate: prompt_lookup_num_tokens is for decoders whose positions do not turn by the length " ..
-      "of the "
-      .. "sequence")
+      "of the sequence")
   end
 end
 

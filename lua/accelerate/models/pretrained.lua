@@ -220,8 +220,8 @@ function PreTrainedModel:save_pretrained(directory, opts)
   options.value("save_pretrained", "directory", directory, { "string" })
   if self._unsaved then
     fail("save_pretrained: %s are not written; model:dequantize(), or from_pretrained with dequantize " ..
-      "= true, "
-      .. "makes them plain numbers", self._unsaved)
+      "= true, " ..
+      "makes them plain numbers", self._unsaved)
   end
   local writes = opts.is_main_process
   if writes == nil then writes = require("accelerate.state").PartialState().is_main_process end

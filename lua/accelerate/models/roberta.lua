@@ -84,7 +84,7 @@ return {
   RobertaModel = RobertaModel, RobertaForSequenceClassification = RobertaForSequenceClassification,
   RobertaForTokenClassification = RobertaForTokenClassification, RobertaForMaskedLM = RobertaForMaskedLM,
   XLMRobertaModel = XLMRobertaModel,
-    XLMRobertaForSequenceClassification = XLMRobertaForSequenceClassification,
+  XLMRobertaForSequenceClassification = XLMRobertaForSequenceClassification,
   XLMRobertaForTokenClassification = XLMRobertaForTokenClassification,
-    XLMRobertaForMaskedLM = XLMRobertaForMaskedLM,
+  XLMRobertaForMaskedLM = XLMRobertaForMaskedLM,
 }

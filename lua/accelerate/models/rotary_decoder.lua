@@ -131,8 +131,8 @@ local function check(where, c, plan_of)
       c.head_dim, c.hidden_size, c.num_attention_heads)
   end
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
-    options.fail("%s: config.num_attention_heads must be a multiple of config.num_key_value_heads, got %d "
-      .. "and %d", where, c.num_attention_heads, c.num_key_value_heads)
+    options.fail("%s: config.num_attention_heads must be a multiple of " ..
+      "config.num_key_value_heads, got %d and %d", where, c.num_attention_heads, c.num_key_value_heads)
   end
   rotary.frequencies(where, c, c.head_dim, nil, plan_of(c).partial)
 end

@@ -14,8 +14,8 @@ local ATTENTION = { eager = true, sdpa = true, flash_attention_2 = true, flash_a
 local function quantized(bits)
   return function(where, value)
     if not value then return end
-    fail("%s: load_in_%s = true: give quantization_config = utils.BnbQuantizationConfig { load_in_%s = "
-      .. "true }", where, bits, bits)
+    fail("%s: load_in_%s = true: give quantization_config = utils.BnbQuantizationConfig " ..
+      "{ load_in_%s = true }", where, bits, bits)
   end
 end
 
@@ -24,14 +24,14 @@ local HANDLED = {
   load_in_4bit = quantized "4bit", load_in_8bit = quantized "8bit",
   trust_remote_code = function(where, value)
     if value then
-      fail("%s: trust_remote_code = true: code of a repository is not run; accelerate.models has the " ..
-        "architectures", where)
+      fail("%s: trust_remote_code = true: code of a repository is not run; " ..
+        "accelerate.models has the architectures", where)
     end
   end,
   attn_implementation = function(where, value)
     if not ATTENTION[value] then
-      fail("%s: attn_implementation = %s: expected eager, sdpa, flash_attention_2, flash_attention_3 or " ..
-        "flex_attention", where, options.show(value))
+      fail("%s: attn_implementation = %s: expected eager, sdpa, flash_attention_2, " ..
+        "flash_attention_3 or flex_attention", where, options.show(value))
     end
     if value ~= "sdpa" then
       notice.main("%s: attn_implementation = %s has no effect: attention is one fused kernel here", where,

@@ -42,8 +42,8 @@ local TRAITS = {
   model_type = "vit", prefix = "vit", config = CONFIG,
   check = function(where, c)
     if c.image_size % c.patch_size ~= 0 or c.hidden_size % c.num_attention_heads ~= 0 then
-      options.fail("%s: config.image_size must be a multiple of config.patch_size, got %d and %d; and "
-        .. "config.hidden_size one of config.num_attention_heads, got %d and %d", where, c.image_size,
+      options.fail("%s: config.image_size must be a multiple of config.patch_size, got %d and %d; and " ..
+        "config.hidden_size one of config.num_attention_heads, got %d and %d", where, c.image_size,
         c.patch_size, c.hidden_size, c.num_attention_heads)
     end
   end,

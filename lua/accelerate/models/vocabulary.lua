@@ -113,8 +113,8 @@ function M.resize(model, n, opts)
   local embedding, path = M.input(model)
   if not embedding then fail("%s: %s reads no tokens", where, model.__name) end
   if core.flat_of(embedding.weight) then
-    fail("%s: the parameters of %s are an optimizer's or were prepared, and new ones would not be trained; "
-      .. "resize before both", where, model.__name)
+    fail("%s: the parameters of %s are an optimizer's or were prepared, " ..
+      "and new ones would not be trained; resize before both", where, model.__name)
   end
   local head, head_path = M.output(model)
   check_plain(path, embedding)

@@ -32,12 +32,12 @@ end
 -- What scripts write for members that PyTorch's modules have, and that would be nil here.
 local INSTEAD = {
   _modules = "the modules in it are named_children() and children(), and one of a name is module.name",
-  _parameters = "its own parameters are named_parameters { recurse = false }, and one of a name is " ..
-    "module.name",
+  _parameters = "its own parameters are named_parameters { recurse = false }, " ..
+    "and one of a name is module.name",
   _buffers = "its own buffers are named_buffers { recurse = false }, and one of a name is module.name",
   register_backward_hook = "its hooks are register_full_backward_hook(hook) and register_forward_hook(hook)",
-  __class__ = "its class is getmetatable(module), the class's name module.__name, and "
-    .. "accelerate.utils.isinstance(module, Class) asks for a class",
+  __class__ = "its class is getmetatable(module), the class's name module.__name, and " ..
+    "accelerate.utils.isinstance(module, Class) asks for a class",
 }
 
 -- Members that modules may have or not, as they were made: nil is an answer.
@@ -134,8 +134,9 @@ end
 local function check_free(self, key, kind)
   local former = self._registered.kinds[key]
   if former ~= nil and former ~= kind or former == nil and self._values[key] ~= nil then
-    fail("%s: '%s' is %s already, and cannot be a %s, too; call the %s something else, or set the attribute "
-      .. "to nil first", self.__name, tostring(key), former and "a " .. former or "an attribute", kind, kind)
+    fail("%s: '%s' is %s already, and cannot be a %s, too; call the %s something else, " ..
+      "or set the attribute to nil first", self.__name, tostring(key),
+      former and "a " .. former or "an attribute", kind, kind)
   end
 end
 

@@ -159,9 +159,9 @@ local function padding_for(self, where, dims, x, output_size)
   end
   for d = 1, dims do
     if more[d] < 0 or sizes_given[d] > most[d] then
-      options.fail("%s: requested an output size of %s, but valid sizes range from %s to %s (for an input of "
-        .. "%s)", where, lists.shape_text(sizes_given), lists.shape_text(least), lists.shape_text(most),
-        lists.shape_text({ unpack(x.shape, front + 1) }))
+      options.fail("%s: requested an output size of %s, but valid sizes range from %s to %s " ..
+        "(for an input of %s)", where, lists.shape_text(sizes_given), lists.shape_text(least),
+        lists.shape_text(most), lists.shape_text({ unpack(x.shape, front + 1) }))
     end
   end
   return more

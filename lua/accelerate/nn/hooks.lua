@@ -175,8 +175,8 @@ local function run_always(self, state)
       local results = scope.pack(pcall(handle.hook, self, state.args, unpack(out, 1, out.n)))
       if results[1] then state.out = replaced(out, unpack(results, 2, results.n))
       else
-        notice.here("%s: a forward hook with always_call = true failed after forward had, which is "
-          .. "raised: %s", self.__name, tostring(results[2]))
+        notice.here("%s: a forward hook with always_call = true failed after forward had, " ..
+          "which is raised: %s", self.__name, tostring(results[2]))
       end
     end
   end
@@ -285,8 +285,8 @@ local function register(self, where, kind, hook, opts)
   options.value(self.__name, "hook", hook, { "function" })
   local o = options.check(where, opts, OPTIONS[kind])
   if o.with_kwargs then
-    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry "
-      .. "of the hook's args", where)
+    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry " ..
+      "of the hook's args", where)
   end
   return M.add(self, kind, hook, o)
 end
@@ -296,8 +296,8 @@ local function register_everywhere(where, kind, hook, opts)
   options.value(where, "hook", hook, { "function" })
   local o = options.check(where, opts, OPTIONS[kind])
   if o.with_kwargs then
-    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry "
-      .. "of the hook's args", where)
+    fail("%s: with_kwargs: calls have no keyword arguments in Lua; a table of options is the last entry " ..
+      "of the hook's args", where)
   end
   return M.add(false, kind, hook, { always_call = o.always_call })
 end

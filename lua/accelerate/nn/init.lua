@@ -66,8 +66,8 @@ function nn.class(name, base)
   end
   if base ~= nil and not class.derives(base, Module) then
     options.fail("nn.class: the base of '%s' must be a module class, got %s", name,
-      class.itself(base) and tostring(base)
-        .. "; optim.class and data.class make other classes, accelerate.utils.class those of distributions"
+      class.itself(base) and tostring(base) ..
+        "; optim.class and data.class make other classes, accelerate.utils.class those of distributions"
         or options.show(base))
   end
   return class.open(name, base or Module)

@@ -141,7 +141,7 @@ end
 
 local GAINS = {
   linear = 1, sigmoid = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1,
-    conv_transpose3d = 1,
+  conv_transpose3d = 1,
   tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
 }
 local GAIN_NAMES = { "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d",

@@ -50,7 +50,7 @@ end
 ---@class accelerate.nn.CrossEntropyLoss : accelerate.nn.Module
 loss("CrossEntropyLoss", core.cross_entropy, { "weight", "ignore_index", "reduction", "label_smoothing" }, {
   weight = WEIGHT, ignore_index = { "integer", default = -100 },
-    label_smoothing = { "number", default = 0, min = 0, max = 1 },
+  label_smoothing = { "number", default = 0, min = 0, max = 1 },
 }, function(self) return self.ignore_index == -100 and ""
   or ("ignore_index=%d"):format(self.ignore_index) end)
 
@@ -93,7 +93,7 @@ loss("BCEWithLogitsLoss", core.binary_cross_entropy_with_logits, { "weight", "re
 ---@class accelerate.nn.KLDivLoss : accelerate.nn.Module
 loss("KLDivLoss", core.kl_div, { "reduction", "log_target" }, {
   log_target = { "boolean", default = false },
-    reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
+  reduction = { "string", default = "mean", one_of = { "mean", "sum", "none", "batchmean" } },
 })
 
 --- Modules over losses of two inputs and labels of 1 or -1, or of three inputs, by their names:

@@ -77,8 +77,8 @@ end
 -- prepare, state dicts) must not go on without them.
 local function check_settled(module, prefix)
   if module._lazy then
-    fail("%s%s: has no parameters before its first call: call the model once with a batch, then use its "
-      .. "parameters (optimizers, prepare, state_dict, to)", module.__name, prefix ~= ""
+    fail("%s%s: has no parameters before its first call: call the model once with a batch, then use its " ..
+      "parameters (optimizers, prepare, state_dict, to)", module.__name, prefix ~= ""
       and (" ('%s')"):format(prefix) or "")
   end
 end
@@ -147,9 +147,9 @@ local function warn_hidden(self)
       if type(value) == "table" and getmetatable(value) == nil then
         local count = hidden_in(value, known, 1)
         if count > 0 then
-          notice.trap("modules in a plain table", "%s: '%s' is a plain table, and what is in it is no part "
-            .. "of the module: %d parameter%s of it will not be trained, moved or saved; use nn.ModuleList "
-            .. "or nn.ModuleDict (for parameters nn.ParameterList)",
+          notice.trap("modules in a plain table", "%s: '%s' is a plain table, and what is in it is no " ..
+            "part of the module: %d parameter%s of it will not be trained, moved or saved; " ..
+            "use nn.ModuleList or nn.ModuleDict (for parameters nn.ParameterList)",
             module.__name, tostring(name), count, count == 1 and "" or "s")
         end
       end

@@ -102,8 +102,8 @@ function Module:requires_grad_(...)
   local on = options.read("requires_grad_", { "requires_grad" }, REQUIRES, ...).requires_grad
   for name, p in self:named_parameters() do
     if on and not core._is_float(p) and not p:is_complex() then
-      fail("requires_grad_: '%s' is %s, and only floating numbers have gradients; set requires_grad of "
-        .. "those that are to be trained", name, p.dtype)
+      fail("requires_grad_: '%s' is %s, and only floating numbers have gradients; set requires_grad of " ..
+        "those that are to be trained", name, p.dtype)
     end
   end
   for _, p in ipairs(self:parameters()) do p.requires_grad = on end

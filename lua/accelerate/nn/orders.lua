@@ -3,8 +3,8 @@
 
 local RECURRENT = "input_size hidden_size [num_layers] [bias] [batch_first] [dropout] [bidirectional]"
 local RUNNING = "[eps] [momentum] [affine] [track_running_stats]"
-local LAYER = "d_model nhead [dim_feedforward] [dropout] [activation] [layer_norm_eps] [batch_first] "
-  .. "[norm_first] [bias]"
+local LAYER = "d_model nhead [dim_feedforward] [dropout] [activation] [layer_norm_eps] [batch_first] " ..
+  "[norm_first] [bias]"
 local BAG = "num_embeddings embedding_dim [max_norm] [norm_type] [scale_grad_by_freq] [mode] [sparse]"
 local REDUCED = "[size_average] [reduce] [reduction]" -- see accelerate.nn.reduction
 
@@ -12,8 +12,8 @@ local orders = {
   Linear = "in_features out_features [bias]",
   LazyLinear = "out_features [bias]",
   Bilinear = "in1_features in2_features out_features [bias]",
-  Embedding = "num_embeddings embedding_dim [padding_idx] [max_norm] [norm_type] [scale_grad_by_freq] "
-    .. "[sparse]",
+  Embedding = "num_embeddings embedding_dim [padding_idx] [max_norm] [norm_type] " ..
+    "[scale_grad_by_freq] [sparse]",
   EmbeddingBag = BAG,
   AdaptiveLogSoftmaxWithLoss = "in_features n_classes cutoffs [div_value] [head_bias]",
 
@@ -23,14 +23,14 @@ local orders = {
   RNNCell = "input_size hidden_size [bias] [nonlinearity]",
   GRUCell = "input_size hidden_size [bias]",
   LSTMCell = "input_size hidden_size [bias]",
-  MultiheadAttention = "embed_dim num_heads [dropout] [bias] [add_bias_kv] [add_zero_attn] [kdim] [vdim] "
-    .. "[batch_first]",
+  MultiheadAttention = "embed_dim num_heads [dropout] [bias] [add_bias_kv] [add_zero_attn] " ..
+    "[kdim] [vdim] [batch_first]",
   TransformerEncoderLayer = LAYER,
   TransformerDecoderLayer = LAYER,
   TransformerEncoder = "encoder_layer num_layers [norm] [enable_nested_tensor] [mask_check]",
   TransformerDecoder = "decoder_layer num_layers [norm]",
-  Transformer = "[d_model] [nhead] [num_encoder_layers] [num_decoder_layers] [dim_feedforward] [dropout] "
-    .. "[activation]",
+  Transformer = "[d_model] [nhead] [num_encoder_layers] [num_decoder_layers] [dim_feedforward] " ..
+    "[dropout] [activation]",
 
   LayerNorm = "normalized_shape [eps] [elementwise_affine] [bias]",
   RMSNorm = "normalized_shape [eps] [elementwise_affine]",

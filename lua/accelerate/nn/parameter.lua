@@ -159,8 +159,7 @@ local function words_of(where, ...)
     elseif type(given) == "table" and getmetatable(given) == nil then
       if given.memory_format ~= nil then
         options.fail("%s:to: memory_format is not there: layers choose how they lay out what they " ..
-          "compute; leave "
-          .. "it out", where)
+          "compute; leave it out", where)
       end
       local o = options.check(where .. ":to", given, PLACE)
       words[#words + 1] = o.dtype

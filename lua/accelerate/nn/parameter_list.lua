@@ -77,8 +77,8 @@ function ParameterList:extend(values)
   end
   for key in next, values do
     if type(key) ~= "number" then
-      fail("ParameterList: expected a list of tensors, got one with the key %s; write nn.ParameterDict for "
-        .. "parameters by name", options.show(key))
+      fail("ParameterList: expected a list of tensors, got one with the key %s; " ..
+        "write nn.ParameterDict for parameters by name", options.show(key))
     end
   end
   for i = 1, #values do self:append(values[i]) end

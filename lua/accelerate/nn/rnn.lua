@@ -53,7 +53,7 @@ local RNNBase = class("RNNBase", Module)
 
 local LAYER = {
   num_layers = { "integer", default = 1, min = 1, max = sizes.LAYERS.max }, bias = BIAS,
-    batch_first = { "boolean", default = false },
+  batch_first = { "boolean", default = false },
   dropout = { "number", default = 0, min = 0, max = 1 }, bidirectional = { "boolean", default = false },
 }
 

@@ -355,7 +355,7 @@ function Transformer:forward(src, tgt, ...)
   return self.decoder(tgt, memory, {
     tgt_mask = o.tgt_mask, memory_mask = o.memory_mask, tgt_key_padding_mask = o.tgt_key_padding_mask,
     memory_key_padding_mask = o.memory_key_padding_mask, tgt_is_causal = o.tgt_is_causal,
-      memory_is_causal = o.memory_is_causal,
+    memory_is_causal = o.memory_is_causal,
   })
 end
 

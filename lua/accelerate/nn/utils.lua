@@ -23,7 +23,7 @@ local M = {
   weight_norm = normed.weight_norm, remove_weight_norm = normed.remove_weight_norm,
   spectral_norm = normed.spectral_norm, remove_spectral_norm = normed.remove_spectral_norm,
   checkpoint = checkpointing.checkpoint,
-    checkpoint_with = checkpointing.with,
+  checkpoint_with = checkpointing.with,
   checkpoint_sequential = checkpointing.sequential,
   fusion = fusion,
   fuse_conv_bn_eval = fusion.fuse_conv_bn_eval, fuse_conv_bn_weights = fusion.fuse_conv_bn_weights,

@@ -39,14 +39,14 @@ local function check_raw(optimizer)
   local name, ranks = optimizer.__name, core.dist.world_size()
   if wrapped[optimizer] then
     if differs() then
-      notice.trap("optimizer given to prepare", "%s: step of the optimizer that was given to prepare, not "
-        .. "of the one that it returned: gradients are not accumulated and reduced before it; use the "
-        .. "results: optimizer = accelerator:prepare(optimizer)", name)
+      notice.trap("optimizer given to prepare", "%s: step of the optimizer that was given to prepare, not " ..
+        "of the one that it returned: gradients are not accumulated and reduced before it; use the " ..
+        "results: optimizer = accelerator:prepare(optimizer)", name)
     end
   elseif ranks > 1 then
-    notice.trap("optimizer not prepared", "%s: step, on %d ranks, of an optimizer that was not prepared: "
-      .. "unless the script reduces the gradients itself, each rank trains a model of its own; model, "
-      .. "optimizer = accelerator:prepare(model, optimizer)", name, ranks)
+    notice.trap("optimizer not prepared", "%s: step, on %d ranks, of an optimizer that was not prepared: " ..
+      "unless the script reduces the gradients itself, each rank trains a model of its own; model, " ..
+      "optimizer = accelerator:prepare(model, optimizer)", name, ranks)
   end
 end
 
@@ -63,9 +63,9 @@ local function check_prepared(optimizer, models)
       if known[p] then return end
     end
   end
-  notice.trap("model not prepared", "%s: step on parameters that belong to no prepared model: unless the "
-    .. "script reduces their gradients itself, each of the %d ranks trains a model of its own; model, "
-    .. "optimizer = accelerator:prepare(model, optimizer)", optimizer.__name, ranks)
+  notice.trap("model not prepared", "%s: step on parameters that belong to no prepared model: unless the " ..
+    "script reduces their gradients itself, each of the %d ranks trains a model of its own; model, " ..
+    "optimizer = accelerator:prepare(model, optimizer)", optimizer.__name, ranks)
 end
 
 --- Called before an optimizer's step, until it is `seen`.
@@ -80,9 +80,9 @@ function M.optimizer(optimizer, models)
   if has_gradient(optimizer) then
     M.seen[optimizer] = true
   else
-    notice.trap("no gradient", "%s: step, and none of the %d parameters has a gradient: nothing is "
-      .. "changed; is it their loss whose backward was called, and were they not replaced since the "
-      .. "optimizer was made?", optimizer.__name, count_parameters(optimizer))
+    notice.trap("no gradient", "%s: step, and none of the %d parameters has a gradient: nothing is " ..
+      "changed; is it their loss whose backward was called, and were they not replaced since the " ..
+      "optimizer was made?", optimizer.__name, count_parameters(optimizer))
   end
 end
 
@@ -105,13 +105,13 @@ function M.scheduler(scheduler, inside)
   optimizer = type(optimizer) == "table" and optimizer.optimizer or optimizer
   local first = scheduler.last_epoch == 0 and is_watched(optimizer)
   if first and not stepped[optimizer] and not optimizer:_has_state() then
-    notice.trap("scheduler before optimizer", "%s: step before the optimizer's first one: the schedule's "
-      .. "first learning rate is not used; call optimizer:step() before scheduler:step()", scheduler.__name)
+    notice.trap("scheduler before optimizer", "%s: step before the optimizer's first one: the schedule's " ..
+      "first learning rate is not used; call optimizer:step() before scheduler:step()", scheduler.__name)
   end
   if wrapped[scheduler] and not inside and differs() then
-    notice.trap("scheduler given to prepare", "%s: step of the scheduler that was given to prepare, not of "
-      .. "the one that it returned: it does not follow the optimizer's real steps; use the results: "
-      .. "scheduler = accelerator:prepare(scheduler)", scheduler.__name)
+    notice.trap("scheduler given to prepare", "%s: step of the scheduler that was given to prepare, " ..
+      "not of the one that it returned: it does not follow the optimizer's real steps; use the results: " ..
+      "scheduler = accelerator:prepare(scheduler)", scheduler.__name)
   end
 end
 

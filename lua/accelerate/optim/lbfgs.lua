@@ -293,6 +293,6 @@ end
 
 LBFGS.init = positions.arrange("LBFGS",
   "params [lr] [max_iter] [max_eval] [tolerance_grad] [tolerance_change] [history_size] [line_search_fn]",
-    LBFGS.init, true)
+  LBFGS.init, true)
 
 return LBFGS

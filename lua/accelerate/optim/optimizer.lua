@@ -110,8 +110,8 @@ function Optimizer:_group_schema()
   local number = { "number", optional = true }
   local schema = {
     initial_lr = number, max_lr = number, min_lr = number, max_momentum = number, base_momentum = number,
-      swa_lr = number,
-      name = { "string", optional = true },
+    swa_lr = number,
+    name = { "string", optional = true },
   }
   for name, entry in next, self._schema do schema[name] = entry end
   return schema
@@ -152,8 +152,9 @@ function Optimizer:add_param_group(group)
   local params, names = list_of_params(self, group.params, ("the params of group %d"):format(number))
   for g, other in ipairs(#params > 0 and self.param_groups or {}) do
     if #other.params > 0 and (names == nil) ~= (other.param_names == nil) then
-      fail("%s: the parameters of group %d have %s, those of group %d have %s: give all of them with names, "
-        .. "or none", self.__name, number, names and "names" or "no names", g, names and "none" or "some")
+      fail("%s: the parameters of group %d have %s, those of group %d have %s: " ..
+        "give all of them with names, or none", self.__name, number,
+        names and "names" or "no names", g, names and "none" or "some")
     end
   end
   local given, schema = {}, self:_group_schema()
@@ -224,8 +225,8 @@ end
 ---@param opts? table
 function Optimizer:init(params, opts)
   if not self._kind then
-    fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance, or derive one: "
-      .. 'optim.class("Name")')
+    fail("Optimizer is the base of optimizers; use one of them, optim.AdamW for instance, or derive one: " ..
+      'optim.class("Name")')
   end
   self:_begin()
   self._row = self._row or KINDS[self._kind]

@@ -320,8 +320,8 @@ function Saving:_merged(group, saved, g)
       own[name] = lists.copied(value)
     elseif FOREIGN[name] and value then
       fail("%s:load_state_dict: group %d was saved with %s = %s, which %s does not have; an entry of its " ..
-        "own with "
-        .. "that name in the optimizer's group keeps it", self.__name, g, tostring(name), options.show(value),
+        "own with " ..
+        "that name in the optimizer's group keeps it", self.__name, g, tostring(name), options.show(value),
         self.__name)
     end
   end

@@ -111,8 +111,8 @@ end
 ---@return any
 function ScheduleFree:step(closure)
   if not self.param_groups[1].train_mode then
-    fail("%s:step: the optimizer is not in training mode; call optimizer:train() before training, and "
-      .. "optimizer:eval() before an evaluation or a checkpoint", self.__name)
+    fail("%s:step: the optimizer is not in training mode; call optimizer:train() before training, and " ..
+      "optimizer:eval() before an evaluation or a checkpoint", self.__name)
   end
   local result = self:_evaluate(closure)
   local back = recording.active and counts_of(self)

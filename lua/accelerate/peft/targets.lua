@@ -10,8 +10,8 @@ local M = {}
 -- What PEFT takes where a configuration does not say.
 local DEFAULTS = {}
 for targets, types in pairs {
-  ["c_attn"] = "gpt2", ["q_proj v_proj"] = "llama mistral qwen2 qwen3 gemma gemma2 starcoder2 granite " ..
-    "smollm3 olmo2",
+  ["c_attn"] = "gpt2", ["q_proj v_proj"] = "llama mistral qwen2 qwen3 gemma gemma2 " ..
+    "starcoder2 granite smollm3 olmo2",
   ["query value"] = "bert roberta electra vit albert", ["q_lin v_lin"] = "distilbert", ["q v"] = "t5",
   ["qkv_proj"] = "phi3",
 } do

@@ -58,8 +58,8 @@ function M.pictures(where, x, formats)
   if not formats then
     formats = ({ nil, "HW", "CHW", "NCHW" })[dims]
     if not formats then
-      fail("%s: a picture has 2 dims (H, W), 3 (C, H, W) or, for several, 4 (N, C, H, W); got a tensor " ..
-        "of shape [%s]", where,
+      fail("%s: a picture has 2 dims (H, W), 3 (C, H, W) or, for several, 4 (N, C, H, " ..
+        "W); got a tensor of shape [%s]", where,
         table.concat(x.shape, ", "))
     end
   end

@@ -402,7 +402,7 @@ end
 
 local STATE = {
   scale = { "number", above = 0 }, growth_factor = OPTIONS.growth_factor,
-    backoff_factor = OPTIONS.backoff_factor,
+  backoff_factor = OPTIONS.backoff_factor,
   growth_interval = OPTIONS.growth_interval, _growth_tracker = { "integer", min = 0 },
   _hysteresis_left = { "integer", optional = true, min = 1 },
 }

@@ -383,8 +383,8 @@ local function refuse_worker()
   local info = workers and workers.get_worker_info()
   if not info then return end
   require("accelerate.utils.options").fail(
-    "breakpoint: this is worker %d of a loader, which has no terminal: "
-    .. "make the loader with num_workers = 0", info.id)
+    "breakpoint: this is worker %d of a loader, which has no terminal: " ..
+    "make the loader with num_workers = 0", info.id)
 end
 
 --- Stops the script where it is called, for a person at the terminal to look at it and to go on

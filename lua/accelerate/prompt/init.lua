@@ -78,8 +78,8 @@ local function read_chunk()
   local name = ("=[%d]"):format(number)
   while true do
     local first = pending == ""
-    local line = editor.read(prompt_text(first and ("[%d]>"):format(number) or (" "):rep(#tostring(number))
-      .. ">>"))
+    local line = editor.read(prompt_text(first and ("[%d]>"):format(number) or (" "):rep(#tostring(number)) ..
+      ">>"))
     if line == false then return false end
     if line == nil and first then return "end" end
     if line then pending = first and line or pending .. "\n" .. line end

@@ -26,8 +26,8 @@ local function refuse_numbers(layer)
 end
 
 local function quantize(self)
-  fail("%s: numbers are not encoded in %s; from_pretrained with dequantize = true, or model:dequantize(), "
-    .. "makes it a plain layer", self.__name, self.encoding)
+  fail("%s: numbers are not encoded in %s; from_pretrained with dequantize = true, or model:dequantize(), " ..
+    "makes it a plain layer", self.__name, self.encoding)
 end
 
 ---@class accelerate.quantisation.GgufLinear : accelerate.quantisation.EncodedLinear

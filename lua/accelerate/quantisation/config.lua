@@ -73,7 +73,7 @@ M.BnbQuantizationConfig = dataclasses._record(NAME, {
 -- matters to a reader.
 local KEYS = {
   quant_method = false, _load_in_8bit = false, _load_in_4bit = false,
-    llm_int8_enable_fp32_cpu_offload = false,
+  llm_int8_enable_fp32_cpu_offload = false,
   load_in_8bit = "load_in_8bit", load_in_4bit = "load_in_4bit", llm_int8_threshold = "llm_int8_threshold",
   llm_int8_skip_modules = "skip_modules", bnb_4bit_quant_type = "bnb_4bit_quant_type",
   bnb_4bit_use_double_quant = "bnb_4bit_use_double_quant", bnb_4bit_compute_dtype = "bnb_4bit_compute_dtype",

@@ -67,8 +67,8 @@ function Fp8Linear:init(layer, o)
 end
 
 function Fp8Linear:quantize() -- luacheck: ignore 212
-  fail("Fp8Linear: numbers are not encoded in float8; model:dequantize(), or from_pretrained with "
-    .. "dequantize = true, makes it a plain layer")
+  fail("Fp8Linear: numbers are not encoded in float8; model:dequantize(), or from_pretrained with " ..
+    "dequantize = true, makes it a plain layer")
 end
 
 return M

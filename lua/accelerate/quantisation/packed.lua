@@ -190,8 +190,8 @@ function PackedLinear:init(layer, o)
 end
 
 function PackedLinear:quantize()
-  fail("PackedLinear: numbers are not encoded in %s; model:dequantize(), or from_pretrained with "
-    .. "dequantize = true, makes it a plain layer", self.layout == "awq" and "AWQ's form" or "GPTQ's form")
+  fail("PackedLinear: numbers are not encoded in %s; model:dequantize(), or from_pretrained with " ..
+    "dequantize = true, makes it a plain layer", self.layout == "awq" and "AWQ's form" or "GPTQ's form")
 end
 
 function PackedLinear:dequantize(dtype)

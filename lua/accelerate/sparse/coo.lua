@@ -26,8 +26,8 @@ local fail = options.fail
 local SparseTensor = class("SparseTensor")
 class.optional(SparseTensor, "grad")
 SparseTensor.__described =
-  "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product, and with the sparse one first "
-  .. "s + x a sum; see accelerate.sparse)"
+  "a sparse tensor (s:to_dense() gives a tensor, s:mm(x) a product, and with the sparse one first " ..
+  "s + x a sum; see accelerate.sparse)"
 
 local methods = SparseTensor -- what __index falls back to
 local FIELDS = {

@@ -17,7 +17,7 @@ local M = {}
 --- How the run is distributed; `NO` for one process. TPU is another name of XLA.
 M.DistributedType = properties.enum("DistributedType", {
   "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
-    "MULTI_HPU", "MULTI_NEURON",
+  "MULTI_HPU", "MULTI_NEURON",
   "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM",
 }, { TPU = "XLA" })
 
@@ -270,8 +270,8 @@ local function refuse_other_launchers()
     local size = tonumber(env.text(name, "1"))
     if size and size > 1 then
       fail("%s=%d: this process seems to be one of %d ranks that another program started, and nothing " ..
-        "says which; start them with `accel-run --num_processes %d`, torchrun, mpirun or srun, or " ..
-        "unset %s", name, size, size,
+        "says which; start them with `accel-run --num_processes %d`, torchrun, " ..
+        "mpirun or srun, or unset %s", name, size, size,
         size, name)
     end
   end

@@ -97,8 +97,8 @@ end
 
 define("histogram", "x:T bins:any=100 range:any? weight:T? density:bool=false",
   "how many elements, or how much weight, each bin has, and the edges of the bins; bins: a number of " ..
-  "equal ones, "
-  .. "over range {low, high} or what x spans, or a vector of edges; density: the integral is 1",
+  "equal ones, " ..
+  "over range {low, high} or what x spans, or a vector of edges; density: the integral is 1",
   function(x, bins, range, weight, density)
     check_float("histogram", x)
     check_range("histogram", range, 2)
@@ -110,8 +110,8 @@ define("histogram", "x:T bins:any=100 range:any? weight:T? density:bool=false",
   end)
 define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
   "the histogram of points, the last dim of x, and a list of the edges along each dim; bins: a number, " ..
-  "or a list of "
-  .. "numbers or of vectors of edges; range: low and high of each dim in one list",
+  "or a list of " ..
+  "numbers or of vectors of edges; range: low and high of each dim in one list",
   function(x, bins, range, weight, density)
     check_float("histogramdd", x)
     if x.ndim < 2 then options.fail("histogramdd: expected at least 2 dims, got %s", lists.shape_text(x)) end
@@ -178,11 +178,11 @@ local function segments(x, reduce, lengths, offsets, axis, unsafe, initial)
   return out:reshape(shape)
 end
 define("segment_reduce",
-  "x:T reduce:sum|mean|max|min|prod lengths:T? indices:T? offsets:T? axis:dim=1 unsafe:bool=false " ..
-  "initial:num?",
+  "x:T reduce:sum|mean|max|min|prod lengths:T? indices:T? offsets:T? " ..
+  "axis:dim=1 unsafe:bool=false initial:num?",
   "reduces runs of positions of a dim: lengths (int64) has the size of each, offsets where each begins " ..
-  "and the end, "
-  .. "after the dims before axis; initial: what each begins with, and the result of an empty one",
+  "and the end, " ..
+  "after the dims before axis; initial: what each begins with, and the result of an empty one",
   function(x, reduce, lengths, indices, offsets, axis, unsafe, initial)
     if indices then options.fail("segment_reduce: indices are not available; give lengths or offsets") end
     return segments(x, reduce, lengths, offsets, axis, unsafe, initial)
@@ -231,8 +231,8 @@ end
 
 define("gradient", "x:T spacing:any? dim:dims? edge_order:int=1",
   "slopes of samples along each dim (or those listed), several values: central differences, and at the " ..
-  "ends of order "
-  .. "edge_order; spacing: a number, or a list with a number or a vector of places for each dim",
+  "ends of order " ..
+  "edge_order; spacing: a number, or a list with a number or a vector of places for each dim",
   function(x, spacing, dim, edge_order)
     if edge_order ~= 1 and edge_order ~= 2 then
       options.fail("gradient: edge_order must be 1 or 2, got %d", edge_order)

@@ -34,8 +34,8 @@ define.plain("new_tensor", "x:new_tensor(value, { dtype, device, requires_grad }
   "`tensor` with the element type and device of x", "method",
   function(x, value, ...)
     if value == nil then
-      options.fail("new_tensor: argument 2 (value): expected a list, a number, a boolean or a tensor, "
-        .. "got nil")
+      options.fail("new_tensor: argument 2 (value): expected a list, a number, " ..
+        "a boolean or a tensor, got nil")
     end
     return core.tensor(like("new_tensor", x, value, ...))
   end)
@@ -99,8 +99,8 @@ local function info(where, types, kind, dtype)
   return copy
 end
 define.plain("finfo", "tensor.finfo([dtype])",
-  "limits of a floating type (the default one), or of a complex one's parts: bits, eps, max, min, tiny, "
-  .. "smallest_normal, resolution",
+  "limits of a floating type (the default one), or of a complex one's parts: bits, eps, max, min, tiny, " ..
+  "smallest_normal, resolution",
   "function", function(dtype)
     if dtype == nil then dtype = core.get_default_dtype() end
     local f = info("finfo", FLOATS, "a floating", dtype)
@@ -108,8 +108,8 @@ define.plain("finfo", "tensor.finfo([dtype])",
     return f
   end)
 define.plain("iinfo", "tensor.iinfo(dtype)",
-  "limits of an integer type: bits, min, max; int64's max is 2^63 - 1, which a Lua "
-  .. "number rounds up", "function", function(dtype) return info("iinfo", INTEGERS, "an integer", dtype) end)
+  "limits of an integer type: bits, min, max; int64's max is 2^63 - 1, which a Lua " ..
+  "number rounds up", "function", function(dtype) return info("iinfo", INTEGERS, "an integer", dtype) end)
 
 define("promote_types", "a:dtype b:dtype", "the element type of a sum of tensors of two types", function(a, b)
   return (core.empty({ 0 }, { dtype = a }) + core.empty({ 0 }, { dtype = b })).dtype

@@ -17,8 +17,8 @@ forward("inverse", "x:T", "the inverse of matrices; see tensor.linalg.inv", "inv
 forward("det", "x:T", "the determinant")
 forward("slogdet", "x:T", "sign of the determinant and logarithm of its absolute value, as two values")
 define("logdet", "x:T",
-  "the logarithm of the determinant: -inf where it is 0, NaN where it is negative; of complex matrices " ..
-  "complex",
+  "the logarithm of the determinant: -inf where it is 0, NaN where it is negative; " ..
+  "of complex matrices complex",
   function(x)
     local sign, value = linalg().slogdet(x)
     if x:is_complex() then return core.complex(value, sign:angle()) end
@@ -34,8 +34,8 @@ define("qr", "x:T some:bool=true",
   function(x, some) return linalg().qr(x, some and "reduced" or "complete") end)
 define("svd", "x:T some:bool=true compute_uv:bool=true",
   "U, S and V with U diag(S) V^T = x; with `some` the first min(m, n) columns of U and V. Without " ..
-  "compute_uv U and V "
-    .. "are zeros. tensor.linalg.svd gives V^T",
+  "compute_uv U and V " ..
+    "are zeros. tensor.linalg.svd gives V^T",
   function(x, some, compute_uv)
     if compute_uv then
       local u, s, vh = linalg().svd(x, { full_matrices = not some })

@@ -45,8 +45,7 @@ local function scatter_reduce(x, dim, index, src, reduce, include_self)
 end
 define("scatter_reduce", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "x reduced with src at the positions of dim that index gives; include_self = false: without the " ..
-  "elements of x "
-  .. "there", scatter_reduce)
+  "elements of x there", scatter_reduce)
 define("scatter_reduce_", ("x:T dim:dim index:T src:T reduce:%s include_self:bool=true"):format(REDUCTIONS),
   "scatter_reduce in place", function(x, ...) return x:copy_(scatter_reduce(kept(x), ...)) end, "method")
 

@@ -16,8 +16,8 @@ end
 -- without memory it is noted.
 local function fill(where, x, generator, name, a)
   if x.requires_grad and x.is_leaf and core.is_grad_enabled() then
-    options.fail("%s: a leaf that requires a gradient cannot be changed in place; do it inside "
-      .. "tensor.no_grad", where)
+    options.fail("%s: a leaf that requires a gradient cannot be changed in place; " ..
+      "do it inside tensor.no_grad", where)
   end
   if deferred.of(x) then deferred.edit(x, name, a, generator or core.default_generator())
   else x:copy_(core.no_grad(deferred.values, name, x, generator, a)) end
@@ -103,8 +103,8 @@ local function bounds(x, from, to, ...)
   return x, from, to, ...
 end
 define.prepared("random_", "x:T from:int=0 to:int? generator:gen?",
-  "fills x with integers from `from` on, below `to`: without it, all that "
-  .. "its type holds; one number alone is `to`", bounds, function(x, from, to, generator)
+  "fills x with integers from `from` on, below `to`: without it, all that " ..
+  "its type holds; one number alone is `to`", bounds, function(x, from, to, generator)
     local ends = RANGES[x.dtype]
     if not ends then options.fail("random_: not defined for %s", x.dtype) end
     if from < ends[1] or to and to - 1 > ends[2] then
@@ -146,8 +146,8 @@ end)
 
 local NORMAL = { generator = { "Generator", optional = true } }
 define.plain("normal", "tensor.normal(mean, [std], [shape], { dtype, device, generator })",
-  "normal draws; mean and std (1) are tensors that broadcast, or numbers with a shape; by name, too: "
-  .. "{ mean, std, size }", "function",
+  "normal draws; mean and std (1) are tensors that broadcast, or numbers with a shape; by name, too: " ..
+  "{ mean, std, size }", "function",
   function(mean, std, shape, opts)
     local where = "normal"
     if type(mean) == "table" and getmetatable(mean) == nil then
@@ -307,8 +307,8 @@ local function poisson(rate, generator)
   return draw:to(rate.dtype)
 end
 
-define("poisson", "input:T generator:gen?", "draws of Poisson variables with these rates, as numbers of "
-  .. "the rates' type", function(rate, generator)
+define("poisson", "input:T generator:gen?", "draws of Poisson variables with these rates, as numbers of " ..
+  "the rates' type", function(rate, generator)
     floating("poisson", rate)
     if not core.no_grad(usable, rate) then
       options.fail("poisson: expected finite rates of at least 0")

@@ -50,8 +50,8 @@ define("flipud", "x:T", "flipped along dim 1", function(x)
 end)
 
 define("rot90", "x:T k:int=1 dims:dims?",
-  "turned k times by 90 degrees in the plane of two dims, from the first "
-  .. "to the second", function(x, k, dims)
+  "turned k times by 90 degrees in the plane of two dims, " ..
+  "from the first to the second", function(x, k, dims)
     dims = dims or { 1, 2 }
     if #dims ~= 2 or dims[1] == dims[2] then
       options.fail("rot90: dims: expected two different dims, got [%s]", table.concat(dims, ", "))
@@ -98,8 +98,7 @@ define("fill_diagonal_", "x:T value:num wrap:bool=false",
 
 define("unique_consecutive", "x:T return_inverse:bool=false return_counts:bool=false dim:dim?",
   "x without repetitions of the element (dim: the slice) before; where each went; how many; without dim " ..
-  "of the "
-  .. "flattened x", function(x, inverse, counts, dim)
+  "of the flattened x", function(x, inverse, counts, dim)
     local slices = require "accelerate.tensor.slices"
     if dim then return slices.unique(x, dim, inverse, counts, false) end
     local results = { slices.unique(x:reshape(-1), 1, inverse, counts, false) }

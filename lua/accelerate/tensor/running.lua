@@ -39,8 +39,8 @@ end)
 local function squeezed(x, dim, keepdim) return keepdim and x or x:squeeze(dim) end
 
 define("mode", "x:T dim:dim=-1 keepdim:bool=false",
-  "the most frequent element of dim, the smallest of several, and the position (int64, from 0) of its last "
-  .. "occurrence",
+  "the most frequent element of dim, the smallest of several, and the position (int64, " ..
+  "from 0) of its last occurrence",
   function(x, dim, keepdim)
     if x.ndim == 0 then return x:clone(), core.zeros({}, { dtype = "int64", device = x.device }) end
     if x.shape[dim] == 0 then options.fail("mode: dim %d of %s is empty", dim, lists.shape_text(x)) end
@@ -66,8 +66,8 @@ end
 
 define("nanmedian", "x:T dim:dim? keepdim:bool=false",
   "the middle element, the lower of two, of what is not NaN; without dim equal ones share the gradient; " ..
-  "with dim "
-  .. "also its position (int64, from 0)",
+  "with dim " ..
+  "also its position (int64, from 0)",
   function(x, dim, keepdim)
     local all, flat = not dim, x
     if all then flat, dim = x:reshape(-1), 1 end

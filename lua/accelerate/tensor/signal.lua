@@ -26,8 +26,8 @@ end
 -- A window of this name; value(...) gets its own parameters and gives the function of t.
 local function define_window(name, own, summary, value)
   local count = select(2, own:gsub(":", ""))
-  define(name, "window_length:int periodic:bool=true " .. own .. "dtype:dtype? device:any? "
-    .. "requires_grad:bool=false", summary, function(n, periodic, ...)
+  define(name, "window_length:int periodic:bool=true " .. own .. "dtype:dtype? device:any? " ..
+    "requires_grad:bool=false", summary, function(n, periodic, ...)
       local dtype, device, requires_grad = select(count + 1, ...)
       return window(name, n, periodic, { dtype = dtype, device = device, requires_grad = requires_grad },
         value(...))
@@ -94,12 +94,12 @@ local function places(frames, n_fft, hop, device)
   return (starts + core.arange(n_fft, { device = device })):view(-1)
 end
 
-define("stft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true "
-  .. "pad_mode:constant|reflect|replicate|circular=reflect normalized:bool=false onesided:any? "
-  .. "return_complex:bool=true",
-  "Fourier transforms of pieces of n_fft samples, hop_length (n_fft / 4) apart, times the window: "
-  .. "x is (samples) or (batch, samples), the result (.., frequencies, pieces), complex; "
-  .. "return_complex = false: the parts as a last dim",
+define("stft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true " ..
+  "pad_mode:constant|reflect|replicate|circular=reflect normalized:bool=false onesided:any? " ..
+  "return_complex:bool=true",
+  "Fourier transforms of pieces of n_fft samples, hop_length (n_fft / 4) apart, times the window: " ..
+  "x is (samples) or (batch, samples), the result (.., frequencies, pieces), complex; " ..
+  "return_complex = false: the parts as a last dim",
   function(x, n_fft, hop, win_length, given, center, pad_mode, normalized, onesided, return_complex)
     if x.ndim ~= 1 and x.ndim ~= 2 then
       options.fail("stft: expected shape [samples] or [batch, samples], got %s", lists.shape_text(x))
@@ -130,10 +130,10 @@ define("stft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:b
     return return_complex and out or out:contiguous():view_as_real()
   end)
 
-define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true "
-  .. "normalized:bool=false onesided:any? length:int? return_complex:bool=false",
-  "the signal that stft turns into x, (.., frequencies, pieces): overlapping pieces are added and "
-  .. "divided by the sum of the squared windows; length: samples of the result",
+define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:bool=true " ..
+  "normalized:bool=false onesided:any? length:int? return_complex:bool=false",
+  "the signal that stft turns into x, (.., frequencies, pieces): overlapping pieces are added and " ..
+  "divided by the sum of the squared windows; length: samples of the result",
   function(x, n_fft, hop, win_length, given, center, normalized, onesided, length, return_complex)
     if not x:is_complex() or (x.ndim ~= 2 and x.ndim ~= 3) then
       options.fail("istft: expected a complex tensor of 2 or 3 dims, got %s %s", x.dtype, lists.shape_text(x))
@@ -176,8 +176,8 @@ define("istft", "x:T n_fft:int hop_length:int? win_length:int? window:T? center:
     signal = signal:narrow(2, first + 1, last - first)
     weight = weight:narrow(1, first + 1, last - first)
     if weight:detach():abs():min():item() < 1e-11 then
-      options.fail("istft: the squared windows add up to 0 at some samples; "
-        .. "use a window that covers all of them, or center = true")
+      options.fail("istft: the squared windows add up to 0 at some samples; " ..
+        "use a window that covers all of them, or center = true")
     end
     signal = signal / weight
     if length and length > last - first then signal = signal:pad({ 0, length - (last - first) }) end

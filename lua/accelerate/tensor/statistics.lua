@@ -64,8 +64,8 @@ local function with_mean(name, op, summary)
     local named = select("#", ...) > 0 and select(-1, ...)
     local clear = type(named) == "table" and named.unbiased ~= nil
     if type(flag) == "boolean" and not clear then
-      options.fail("%s: argument 3: %s by position may mean keepdim or unbiased; write { keepdim = %s } or "
-        .. "{ unbiased = %s }", name, flag, flag, flag)
+      options.fail("%s: argument 3: %s by position may mean keepdim or unbiased; " ..
+        "write { keepdim = %s } or { unbiased = %s }", name, flag, flag, flag)
     end
     return x, dim, flag, ...
   end
@@ -135,8 +135,8 @@ define("quantile", QUANTILE,
 define("nanquantile", QUANTILE, "quantile of what is not NaN", quantile("nanquantile", true))
 
 define("histc", "x:T bins:int=100 min:num=0 max:num=0",
-  "how many elements are in each of `bins` equal parts of [min, max]; where these are equal, of the " ..
-  "range of x",
+  "how many elements are in each of `bins` equal parts of [min, max]; " ..
+  "where these are equal, of the range of x",
   function(x, bins, min, max)
     if bins < 1 then options.fail("histc: bins must be at least 1, got %d", bins) end
     if x.dtype == "bool" or x:is_complex() then options.fail("histc: not defined for %s", x.dtype) end
@@ -171,8 +171,7 @@ end
 
 define("cov", "x:T correction:int=1 fweights:T? aweights:T?",
   "covariances of the rows, which are variables; columns are samples, fweights how often each counts, " ..
-  "aweights their "
-  .. "importance",
+  "aweights their importance",
   function(x, correction, fweights, aweights)
     if x.ndim > 2 then options.fail("cov: expected at most 2 dims, got %s", lists.shape_text(x)) end
     local rows = x.ndim == 2 and x or x:reshape(1, -1)

@@ -41,8 +41,8 @@ function Tokenizer:get_chat_template(template, tools)
   end
   if template then return own[template] or template end
   return tools and own.tool_use or own.default
-    or fail("%s: the tokenizer has several chat templates and none is 'default'; give one of %s as option "
-      .. "'chat_template'", WHERE, table.concat(ordered.keys(own), ", "))
+    or fail("%s: the tokenizer has several chat templates and none is 'default'; give one of %s as option " ..
+      "'chat_template'", WHERE, table.concat(ordered.keys(own), ", "))
 end
 
 -- What save_pretrained writes: a text, or a list of templates with names.
@@ -62,8 +62,8 @@ local function check_maps(name, list, why)
   if not ordered.is_list(list) then fail("%s: %s must be a list, got a table with names", WHERE, name) end
   for i = 1, #list do
     if type(list[i]) == "function" and name == "tools" then
-      fail("%s: tools[%d] is a function; Lua functions cannot be turned into a JSON schema: give a table "
-        .. "such as { type = 'function', ['function'] = { name = .., description = .., parameters = .. } }",
+      fail("%s: tools[%d] is a function; Lua functions cannot be turned into a JSON schema: give a table " ..
+        "such as { type = 'function', ['function'] = { name = .., description = .., parameters = .. } }",
         WHERE, i)
     end
     if type(list[i]) ~= "table" or list[i][1] ~= nil then
@@ -78,8 +78,8 @@ local function check(messages, o)
   if o.tools then check_maps("tools", o.tools) end
   if o.documents then check_maps("documents", o.documents) end
   if o.continue_final_message and o.add_generation_prompt then
-    fail("%s: continue_final_message goes on with the last message, add_generation_prompt begins a new one; "
-      .. "give one of them", WHERE)
+    fail("%s: continue_final_message goes on with the last message, " ..
+      "add_generation_prompt begins a new one; give one of them", WHERE)
   end
   if o.return_assistant_tokens_mask and not (o.return_dict and o.tokenize) then
     fail("%s: return_assistant_tokens_mask needs return_dict = true and tokenize = true", WHERE)

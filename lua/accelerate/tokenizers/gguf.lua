@@ -86,10 +86,10 @@ end
 -- ---- byte-level BPE -----------------------------------------------------------------------------
 
 local GPT2 = [['s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+]]
-local LLAMA3 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*]]
-  .. [[|\s*[\r\n]+|\s+(?!\S)|\s+]]
-local QWEN2 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*]]
-  .. [[|\s*[\r\n]+|\s+(?!\S)|\s+]]
+local LLAMA3 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+]] ..
+  [[[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+]]
+local QWEN2 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*]] ..
+  [[|\s*[\r\n]+|\s+(?!\S)|\s+]]
 
 local function by_pattern(pattern, own)
   local how = { type = "Sequence", pretokenizers = {

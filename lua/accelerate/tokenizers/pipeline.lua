@@ -67,8 +67,7 @@ function NORMALIZERS.Replace(file, where, t, config)
     t:normalizer("replace_spaces", "", content, RUNS[pattern.Regex])
   else
     checks.fail(file, "%s: the pattern %s is not supported; supported are plain texts and ' +', '\\s+', " ..
-      "' {2,}', "
-      .. "'\\s{2,}'", where, options.show(pattern.Regex))
+      "' {2,}', '\\s{2,}'", where, options.show(pattern.Regex))
   end
 end
 
@@ -140,8 +139,8 @@ function SPLITTERS.Split(file, where, t, config)
   local regex = field(file, where .. ".pattern", pattern, "Regex", "string")
   local number = core._text_pattern(regex)
   if not number then
-    checks.fail(file, "%s: the pattern %s is not supported; supported are those of GPT-2, Llama 3, Qwen 2, "
-      .. "o200k and CLIP", where, options.show(regex))
+    checks.fail(file, "%s: the pattern %s is not supported; supported are those of GPT-2, " ..
+      "Llama 3, Qwen 2, o200k and CLIP", where, options.show(regex))
   end
   t:splitter("pattern", "", "", how + 256 * number)
 end

@@ -136,8 +136,8 @@ local OTHERS = { "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "
 local function other_tokenizer(folder)
   for _, name in ipairs(OTHERS) do
     if fs.exists(fs.join(folder, name)) then
-      return ("; %s is not read: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of "
-        .. "Transformers writes a tokenizer.json from it"):format(name)
+      return ("; %s is not read: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of " ..
+        "Transformers writes a tokenizer.json from it"):format(name)
     end
   end
   return ""

@@ -68,7 +68,7 @@ local function describe(self)
   local task, o = self.tracker, self.init_kwargs
   local content = {
     id = task.id, name = task.name, project_name = task.project, type = o.task_type,
-      offline_folder = task.dir,
+    offline_folder = task.dir,
     script = { binary = "accel-run", branch = "", diff = "", entry_point = arg and arg[0] or "",
       repository = "", version_num = "", working_dir = "." },
   }
@@ -136,8 +136,8 @@ Class = builtin.class("ClearMLTracker", { name = "clearml", requires_logging_dir
     for _, entry in ipairs(values.read("clearml", builtin.values("ClearMLTracker:log", given))) do
       local name, value = entry[1], entry[2]
       if type(value) == "string" then
-        notice.here_once("clearml: the value of '%s' is a text, and ClearML's scalars are numbers: it is " ..
-          "left out",
+        notice.here_once("clearml: the value of '%s' is a text, " ..
+          "and ClearML's scalars are numbers: it is left out",
           name)
       elseif type(value) == "table" then  -- the curves of one picture
         for _, key in ipairs(ordered.keys(value)) do

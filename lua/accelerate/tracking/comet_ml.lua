@@ -99,7 +99,7 @@ end
 Class = builtin.class("CometMLTracker", { name = "comet_ml", requires_logging_directory = false }, {
   init = {
     workspace = { "string", optional = true }, experiment_name = { "string", optional = true },
-      experiment_key = { "string", optional = true },
+    experiment_key = { "string", optional = true },
     offline_directory = { "string", optional = true }, tags = { "list", optional = true },
   },
   log = { epoch = { "integer", optional = true } },

@@ -25,8 +25,8 @@ local function parts_of(name)
   local parts = {}
   for part in (name .. "/"):gmatch "([^/]*)/" do
     if not fs.is_plain_name(part) then
-      notice.here_once("dvclive: the name '%s' cannot be the path of a file below plots/metrics, and is " ..
-        "left out",
+      notice.here_once("dvclive: the name '%s' cannot be the path of a file below " ..
+        "plots/metrics, and is left out",
         name)
       return nil
     end

@@ -25,10 +25,10 @@ local NAMES = { "tensorboard", "wandb", "comet_ml", "jsonl", "csv", "trackio", "
   "dvclive", "swanlab" }
 local MODULES = {
   tensorboard = "accelerate.tracking.tensorboard", wandb = "accelerate.tracking.wandb",
-    comet_ml = "accelerate.tracking.comet_ml",
+  comet_ml = "accelerate.tracking.comet_ml",
   jsonl = "accelerate.tracking.jsonl", csv = "accelerate.tracking.csv",
   mlflow = "accelerate.tracking.mlflow", clearml = "accelerate.tracking.clearml",
-    dvclive = "accelerate.tracking.dvclive",
+  dvclive = "accelerate.tracking.dvclive",
 }
 -- Why a tracker's own files are not written, and how it reads those of another.
 local INSTEAD = {
@@ -180,8 +180,8 @@ end
 -- Classes of available trackers, loaded at first use.
 local LAZY = {
   TensorBoardTracker = "tensorboard", WandBTracker = "wandb", CometMLTracker = "comet_ml",
-    JSONLTracker = "jsonl", CSVTracker = "csv", MLflowTracker = "mlflow", DVCLiveTracker = "dvclive",
-    ClearMLTracker = "clearml",
+  JSONLTracker = "jsonl", CSVTracker = "csv", MLflowTracker = "mlflow", DVCLiveTracker = "dvclive",
+  ClearMLTracker = "clearml",
   SummaryWriter = "summary_writer",
 }
 local MEMBERS = { "GeneralTracker", "LoggerType", "class", "filter_trackers", "get_available_trackers",

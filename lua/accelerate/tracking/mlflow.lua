@@ -36,8 +36,8 @@ local function place(self, kind, name)
   local path = ("%s/%s/%s"):format(self.tracker.dir, kind, name)
   local why
   if not is_name(name) then
-    why = "has more than 250 bytes, characters other than letters, digits and _-.:/ or a part that no " ..
-      "file has"
+    why = "has more than 250 bytes, characters other than letters, " ..
+      "digits and _-.:/ or a part that no file has"
   elseif fs.is_dir(path) or not fs.make_dirs(path:match "^(.*)/") then
     why = "is also the beginning of another name, as in 'm' beside 'm/a'"
   end
@@ -103,8 +103,8 @@ local function artifact(self, where, name)
   local folder = self.tracker.artifacts
   if not folder then
     notice.here_once(
-      "%s: the artifacts of this experiment go to %s, and accel writes to folders only: they " ..
-      "are left out", where, self.tracker.meta.artifact_uri)
+      "%s: the artifacts of this experiment go to %s, " ..
+      "and accel writes to folders only: they are left out", where, self.tracker.meta.artifact_uri)
     return
   end
   for part in (name .. "/"):gmatch "([^/]*)/" do
@@ -196,8 +196,8 @@ Class = builtin.class("MLflowTracker", { name = "mlflow", requires_logging_direc
     for _, entry in ipairs(values.read("mlflow", builtin.values("MLflowTracker:log", given))) do
       local name, value = entry[1], entry[2]
       if type(value) == "string" then
-        notice.here_once("mlflow: the value of '%s' is a text, and MLflow's metrics are numbers: it is " ..
-          "left out",
+        notice.here_once("mlflow: the value of '%s' is a text, " ..
+          "and MLflow's metrics are numbers: it is left out",
           name)
       elseif type(value) == "table" then
         for _, key in ipairs(ordered.keys(value)) do metric(self, name .. "/" .. key, value[key], opts) end

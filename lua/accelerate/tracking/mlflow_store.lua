@@ -132,8 +132,8 @@ function M.resume(root, id)
       end
     end
   end
-  file.fail("MLflowTracker: run_id (or MLFLOW_RUN_ID) names a run of the store, and there is no run '%s' " ..
-    "in %s", id, root)
+  file.fail("MLflowTracker: run_id (or MLFLOW_RUN_ID) names a run of the store, " ..
+    "and there is no run '%s' in %s", id, root)
 end
 
 --- Marks a run as finished.

@@ -53,7 +53,7 @@ Class = builtin.class("TensorBoardTracker", { name = "tensorboard", requires_log
   init = {
     filename_suffix = { "string", optional = true }, flush_secs = { "number", optional = true, min = 0 },
     max_queue = { "integer", optional = true, min = 1 }, purge_step = { "integer", optional = true },
-      comment = { "string", optional = true },
+    comment = { "string", optional = true },
   },
   log = { walltime = { "number", optional = true } },
   log_images = { walltime = { "number", optional = true }, dataformats = { "string", optional = true } },

@@ -196,18 +196,18 @@ local function start(self)
 end
 
 Class = builtin.class("WandBTracker",
-  { name = "wandb", requires_logging_directory = false, main_process_only = false }, {
-  init = {
-    name = { "string", optional = true }, id = { "string", optional = true },
-      entity = { "string", optional = true },
-    group = { "string", optional = true }, job_type = { "string", optional = true },
-      notes = { "string", optional = true },
-    tags = { "list", optional = true }, dir = { "string", optional = true },
-      config = { "table", optional = true },
-    mode = { "string", optional = true, one_of = MODES },
-  },
-  log_images = { dataformats = { "string", optional = true } },
-  log_table = builtin.TABLE,
+{ name = "wandb", requires_logging_directory = false, main_process_only = false }, {
+init = {
+  name = { "string", optional = true }, id = { "string", optional = true },
+  entity = { "string", optional = true },
+  group = { "string", optional = true }, job_type = { "string", optional = true },
+  notes = { "string", optional = true },
+  tags = { "list", optional = true }, dir = { "string", optional = true },
+  config = { "table", optional = true },
+  mode = { "string", optional = true, one_of = MODES },
+},
+log_images = { dataformats = { "string", optional = true } },
+log_table = builtin.TABLE,
 }, {
   start = start,
   store_init_configuration = function(self, config)

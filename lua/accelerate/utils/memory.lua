@@ -41,8 +41,8 @@ end
 -- cuBLAS, Habana's devices.
 local TEXTS = {
   "CUDA out of memory.", "HIP out of memory.", "XPU out of memory.", "MPS backend out of memory",
-    "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+  "CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_ALLOC_FAILED",
+  "CUBLAS_STATUS_ALLOC_FAILED",
   "DefaultCPUAllocator: can't allocate memory", "PT_DEVMEM Allocation failed",
 }
 
@@ -95,8 +95,8 @@ local FIND = {
 ---@return function
 function M.find_executable_batch_size(opts, fn)
   if scope.callable(opts) and fn ~= nil then
-    fail("find_executable_batch_size: options come before the function: write "
-      .. "find_executable_batch_size({ starting_batch_size = %s }, fn)",
+    fail("find_executable_batch_size: options come before the function: write " ..
+      "find_executable_batch_size({ starting_batch_size = %s }, fn)",
       type(fn) == "table" and tostring(fn.starting_batch_size or "n") or "n")
   end
   if fn == nil and not options.is_options(opts, FIND) then opts, fn = nil, opts end

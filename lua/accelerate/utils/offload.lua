@@ -29,8 +29,8 @@ end
 -- the folder.
 local function file_of(what, folder, name)
   if not fs.is_plain_name(name) then
-    fail("%s: the weight %s has no name for a file in %s: it must not be empty, and not hold '/' or control "
-      .. "characters", what, options.show(name), folder)
+    fail("%s: the weight %s has no name for a file in %s: it must not be empty, " ..
+      "and not hold '/' or control characters", what, options.show(name), folder)
   end
   return fs.join(folder, name .. ".dat")
 end

@@ -138,7 +138,7 @@ end
 
 local ARTICLE = {
   string = "a string", number = "a number", integer = "an integer", boolean = "true or false",
-    ["function"] = "a function",
+  ["function"] = "a function",
   table = "a table", list = "a list", tensor = "a tensor", any = "a value",
 }
 
@@ -158,8 +158,8 @@ local callable = options.callable
 ---@return function nexts, any state, any control
 function options.iterator(what, nexts, state, control)
   if not callable(nexts) then
-    fail("%s: iter() must return a function that gives the next value at each call, and nil at the " ..
-      "end; got %s", what, options.show(nexts))
+    fail("%s: iter() must return a function that gives the next value at each call, " ..
+      "and nil at the end; got %s", what, options.show(nexts))
   end
   return nexts, state, control
 end

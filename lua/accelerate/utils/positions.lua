@@ -117,8 +117,8 @@ local function arranged(title, required, named, open, first, ...)
     local name, value = named[i - behind], given[i]
     if not name then
       options.fail("%s: an argument too many: %s; there are %s", title, options.show(value),
-        table.concat(required, ", ") .. (#required > 0 and #named > 0 and ", " or "")
-          .. table.concat(named, ", "))
+        table.concat(required, ", ") .. (#required > 0 and #named > 0 and ", " or "") ..
+          table.concat(named, ", "))
     end
     if value ~= nil then
       opts = opts or {}

@@ -25,8 +25,8 @@ end
 ---@param prefix string
 ---@return string
 function M.remedy(prefix)
-  return ("the names begin with '%s': nn.utils.consume_prefix_in_state_dict_if_present(state_dict, '%s') "
-    .. "takes it off"):format(prefix, prefix)
+  return ("the names begin with '%s': nn.utils.consume_prefix_in_state_dict_if_present(state_dict, " ..
+    "'%s') takes it off"):format(prefix, prefix)
 end
 
 return M

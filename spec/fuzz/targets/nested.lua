@@ -6,7 +6,7 @@ local structure = require "accelerate.files.structure"
 
 local TENSORS = {
   { "a", core.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }) },
-    { "b", core.tensor({ 1, 2, 3, 4 }, { dtype = "int64" }) },
+  { "b", core.tensor({ 1, 2, 3, 4 }, { dtype = "int64" }) },
   { "bytes", core.tensor({ 255, 0, 65 }, { dtype = "uint8" }) }, { "c", core.tensor({ true, false }) },
   { "e", core.zeros(0) }, { "h", core.ones(2, { dtype = "float16" }) },
 }

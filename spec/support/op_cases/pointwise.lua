@@ -39,9 +39,9 @@ unary("ceil", -2, 2.1, math.ceil)
 unary("round", -2, 2.1, round_even)
 C._clamp_tensor = {
   inputs = { range(-2, 2.1, { 2, 4 }), range(-1.13, 0.2, { 4 }), range(0.21, 1.7, { 2, 1 }) },
-    call = function(x, lo, hi)
-    return x:clamp(lo, hi), x:clamp { max = hi }
-  end,
+  call = function(x, lo, hi)
+  return x:clamp(lo, hi), x:clamp { max = hi }
+end,
 }
 C.clamp = {
   inplace = function(x) return x:clamp_ { min = -0.5, max = 0.7 } end,
@@ -77,7 +77,7 @@ unary("frac", -2, 2.1, function(x) return x - trunc(x) end)
 local function ternary(name, call, inplace, ref, lo)
   C[name] = {
     inputs = { range(-2, 2), range(-2, 2), range(lo or -2, 2) }, call = call, inplace = inplace, ref = ref,
-      pointwise = true,
+    pointwise = true,
     broadcast = { range(-2, 2, { 2, 3, 4 }), range(-2, 2, { 3, 1 }), range(lo or -2, 2, { 2, 1, 4 }) },
   }
 end
@@ -245,7 +245,7 @@ C.isfinite = { inputs = { range(-2, 2) }, exact = true, pointwise = true,
   call = function(x) return (x / x:gt(0):double()):isfinite() end, ref = function(x) return x > 0 end }
 C.where = {
   inputs = { range(-2, 2), range(-2, 2) }, broadcast = { range(-2, 2, { 3, 1 }), range(-2, 2, { 4 }) },
-    pointwise = true,
+  pointwise = true,
   call = function(a, b)
     return core.where((a.data + b.data):gt(0), a, b)
   end, ref = function(a, b) return a + b > 0 and a or b end,

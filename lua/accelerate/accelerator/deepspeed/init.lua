@@ -77,8 +77,8 @@ end
 ---@return accelerate.GradScaler
 function M.scaler(plugin, handler)
   if handler then
-    fail("Accelerator: kwargs_handlers: GradScalerKwargs: under DeepSpeed the block fp16 (%s) has the " ..
-      "loss scale",
+    fail("Accelerator: kwargs_handlers: GradScalerKwargs: under DeepSpeed the block fp16 (%s) " ..
+      "has the loss scale",
       plugin.hf_ds_config:_where "fp16")
   end
   local function value(key, default) return plugin:get_value("fp16." .. key, default) end

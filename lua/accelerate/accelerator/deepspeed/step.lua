@@ -82,8 +82,7 @@ function M.before_step(self, optimizer, closure, ready)
   end
   if closure then
     fail("step: a closure computes its gradients inside the step, where DeepSpeed's gradient_clipping " ..
-      "(%s) cannot " ..
-      "clip them", plugin:_origin "gradient_clipping")
+      "(%s) cannot clip them", plugin:_origin "gradient_clipping")
   end
   ready(self)
   local norm = require("accelerate.nn").utils.clip_grad_norm_(params_of(optimizer), clips and most

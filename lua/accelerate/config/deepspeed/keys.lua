@@ -164,22 +164,22 @@ local BLOCKS = {
     why = "Apex is not there, and DeepSpeed has it no more; use bf16 or fp16" },
   msamp = { switch = "enabled", keys = "opt_level", why = "there is no FP8 backend" },
   tensor_parallel = { switch = "autotp_size", why = "layers are not cut over ranks",
-    keys = "preset_model tp_overlap_comm tp partition_config tp_grain_size injection_policy_tuple "
-      .. "tp_gather_partition_size tensor_parallel dtype", open = true },
+    keys = "preset_model tp_overlap_comm tp partition_config tp_grain_size injection_policy_tuple " ..
+      "tp_gather_partition_size tensor_parallel dtype", open = true },
   expert_parallel = { switch = "enabled", why = "experts are not cut over ranks", open = true,
-    keys = "autoep_size preset_model moe_layer_pattern router_pattern expert_pattern expert_w1 expert_w2 "
-      .. "expert_w3 num_experts_attr top_k_attr has_shared_experts" },
+    keys = "autoep_size preset_model moe_layer_pattern router_pattern expert_pattern expert_w1 expert_w2 " ..
+      "expert_w3 num_experts_attr top_k_attr has_shared_experts" },
   hybrid_engine = { switch = "enabled", why = "there is one engine, for training and generation alike",
-    keys = "max_out_tokens inference_tp_size release_inference_cache pin_parameters "
-      .. "tp_gather_partition_size enable_cuda_graph" },
+    keys = "max_out_tokens inference_tp_size release_inference_cache pin_parameters " ..
+      "tp_gather_partition_size enable_cuda_graph" },
   autotuning = { switch = "enabled", why = "settings are not searched for", open = true,
-    keys = "results_dir exps_dir overwrite metric start_profile_step end_profile_step fast "
-      .. "max_train_batch_size mp_size num_tuning_micro_batch_sizes tuner_type tuner_early_stopping "
-      .. "tuner_num_trials arg_mappings" },
+    keys = "results_dir exps_dir overwrite metric start_profile_step end_profile_step fast " ..
+      "max_train_batch_size mp_size num_tuning_micro_batch_sizes tuner_type tuner_early_stopping " ..
+      "tuner_num_trials arg_mappings" },
   sparse_attention = { why = "attention is dense, and DeepSpeed has it no more", open = true,
-    keys = "mode block different_layout_per_head num_local_blocks num_global_blocks attention "
-      .. "horizontal_global_attention num_different_global_patterns num_random_blocks "
-      .. "local_window_blocks global_block_indices global_block_end_indices num_sliding_window_blocks" },
+    keys = "mode block different_layout_per_head num_local_blocks num_global_blocks attention " ..
+      "horizontal_global_attention num_different_global_patterns num_random_blocks " ..
+      "local_window_blocks global_block_indices global_block_end_indices num_sliding_window_blocks" },
   data_efficiency = { switch = "enabled", why = "samples and tokens are chosen by the script's loader",
     keys = "seed data_routing data_sampling" },
   curriculum_learning = { switch = "enabled", why = "the script chooses its samples",
@@ -187,21 +187,21 @@ local BLOCKS = {
   progressive_layer_drop = { switch = "enabled", why = "layers are not left out", keys = "theta gamma" },
   elasticity = { switch = "enabled",
     why = "the number of ranks is --num_processes, and DeepSpeed has it no more",
-    keys = "max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
-      .. "ignore_non_elastic_batch_info num_gpus_per_node model_parallel_size prefer_larger_batch" },
+    keys = "max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version " ..
+      "ignore_non_elastic_batch_info num_gpus_per_node model_parallel_size prefer_larger_batch" },
   compression_training = { why = "weights are not compressed in training, and DeepSpeed has it no more",
-    keys = "layer_reduction weight_quantization activation_quantization sparse_pruning row_pruning "
-      .. "head_pruning channel_pruning" },
+    keys = "layer_reduction weight_quantization activation_quantization sparse_pruning row_pruning " ..
+      "head_pruning channel_pruning" },
   quantize_training = { why = "weights are not quantised in training, and DeepSpeed has it no more",
     open = true },
   weight_quantization = { why = "utils.load_and_quantize_model quantises weights", open = true },
   eigenvalue = { switch = "enabled", why = "it is for quantize_training", open = true },
   graph_harvesting = { why = "dynamo_backend = 'cudagraphs' of the Accelerator records steps", open = true },
   compile = { switch = "deepcompile", why = "there is no compiler of graphs", open = true,
-    keys = "passes offload_activation offload_activation_pin_memory offload_opt_states free_activation "
-      .. "free_activation_threshold double_buffer symmetric_memory debug_log offload_parameters "
-      .. "sync_before_reduce sync_after_reduce sync_before_allgather sync_after_allgather "
-      .. "keep_int_input_tensors keep_all_input_tensors autoep_non_moe" },
+    keys = "passes offload_activation offload_activation_pin_memory offload_opt_states free_activation " ..
+      "free_activation_threshold double_buffer symmetric_memory debug_log offload_parameters " ..
+      "sync_before_reduce sync_after_reduce sync_before_allgather sync_after_allgather " ..
+      "keep_int_input_tensors keep_all_input_tensors autoep_non_moe" },
   nebula = { switch = "enabled", why = "checkpoints are files, and DeepSpeed has it no more", open = true },
   datastates_ckpt = { why = "save_state { async = true } writes beside the training", open = true },
   flops_profiler = { switch = "enabled", idle = true, why = "accelerator:profile counts and measures",

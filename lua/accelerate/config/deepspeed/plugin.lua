@@ -233,8 +233,8 @@ local function fill(self, key, values, mismatches, must)
   local there, value = node[last], values[key]
   if there == "auto" then
     if value == nil then
-      fail("DeepSpeedPlugin: %s: %s is 'auto', and nothing in this run says what it should be; write one " ..
-        "there", self._hf:_where(key), key)
+      fail("DeepSpeedPlugin: %s: %s is 'auto', and nothing in this run says what " ..
+        "it should be; write one there", self._hf:_where(key), key)
     end
     node[last], self._origins[key] = value, self._origins[key] or "the run"
   elseif must and there ~= nil and value ~= nil and there ~= value then

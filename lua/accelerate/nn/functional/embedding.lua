@@ -125,8 +125,8 @@ local function bags_of(input, o)
     if count == 0 then options.fail("embedding_bag: include_last_offset needs at least one offset") end
     count = count - 1
     if list[count + 1] ~= n then
-      options.fail("embedding_bag: include_last_offset: the last offset must be %d, the input's " ..
-        "length, got %d",
+      options.fail("embedding_bag: include_last_offset: the last offset must be %d, " ..
+        "the input's length, got %d",
         n, list[count + 1])
     end
   end

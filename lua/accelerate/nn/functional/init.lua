@@ -49,10 +49,10 @@ end
 -- Ops under their own names.
 for _, name in ipairs {
   "linear_gelu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus",
-    "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
+  "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "softshrink",
   "hardshrink", "threshold", "softsign", "tanhshrink", "prelu", "glu",
   "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
+  "binary_cross_entropy_with_logits", "kl_div", "nll_loss",
 } do F[name] = core[name] end
 
 -- Losses whose order in PyTorch has size_average and reduce; see accelerate.nn.reduction.

@@ -116,7 +116,7 @@ end
 function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
   local o = options.check("triplet_margin_with_distance_loss", opts, {
     distance_function = { "function|table", default = distance.pairwise_distance }, margin = num(1),
-      swap = SWAP,
+    swap = SWAP,
     reduction = REDUCTION,
   })
   return triplet("triplet_margin_with_distance_loss", o.distance_function, anchor, positive, negative, o)
@@ -204,7 +204,7 @@ end
 function F.poisson_nll_loss(input, target, opts)
   local o = options.check("poisson_nll_loss", opts, {
     log_input = { "boolean", default = true }, full = { "boolean", default = false }, eps = num(1e-8),
-      reduction = REDUCTION,
+    reduction = REDUCTION,
   })
   local seen = target * (o.log_input and input or (input + o.eps):log())
   local x = (o.log_input and input:exp() or input) - seen

@@ -72,7 +72,7 @@ end
 local CROSS = { linear_bias = { "tensor", optional = true }, weight = { "tensor", optional = true },
   reduction = { "string", default = "mean", one_of = { "mean", "sum", "none" } },
   ignore_index = { "integer", default = -100 },
-    label_smoothing = { "number", default = 0, min = 0, max = 1 } }
+  label_smoothing = { "number", default = 0, min = 0, max = 1 } }
 
 --- cross_entropy of linear(input, linear_weight).
 ---@param input accelerate.Tensor (in) or (n, in)

@@ -186,8 +186,8 @@ local function target(x, o)
     end
     size[d] = math.floor(shape[d + 2] * factors[d])
     if size[d] > MOST then
-      options.fail("interpolate: scale_factor %.14g makes dim %d of %s %.14g elements long; at most %d are "
-        .. "available", factors[d], d + 2, options.show(x), size[d], MOST)
+      options.fail("interpolate: scale_factor %.14g makes dim %d of %s %.14g elements long; " ..
+        "at most %d are available", factors[d], d + 2, options.show(x), size[d], MOST)
     end
     if size[d] < 1 then
       options.fail("interpolate: scale_factor %.14g makes dim %d of %s empty", factors[d], d + 2,
@@ -203,8 +203,9 @@ local function check(x, o)
   end
   local bytes = core.is_tensor(x) and x.dtype == "uint8" and BYTES[o.mode]
   if not core.is_tensor(x) or x.ndim < 3 or x.ndim > 5 or not (bytes or core._is_float(x)) then
-    options.fail("interpolate: expected a floating-point tensor (n, c, l), (n, c, h, w) or (n, c, d, h, w), "
-      .. "or one of uint8 for nearest, nearest-exact, bilinear and bicubic, got %s", options.show(x))
+    options.fail("interpolate: expected a floating-point tensor (n, c, l), (n, c, h, w) or " ..
+      "(n, c, d, h, w), or one of uint8 for nearest, nearest-exact, bilinear and bicubic, got %s",
+      options.show(x))
   end
   local wanted = DIMS[o.mode]
   if wanted and x.ndim ~= wanted + 2 then

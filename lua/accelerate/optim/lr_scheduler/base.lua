@@ -190,8 +190,8 @@ function LRScheduler:_update_lr(epoch)
   local groups = self.optimizer.param_groups
   if #groups ~= #self.base_lrs then
     fail("%s: the optimizer has %d parameter groups now and had %d when the scheduler was made; make a " ..
-      "new scheduler after "
-      .. "add_param_group", self.__name, #groups, #self.base_lrs)
+      "new scheduler after " ..
+      "add_param_group", self.__name, #groups, #self.base_lrs)
   end
   self.last_epoch = epoch or self.last_epoch + 1
   self:_apply(epoch and self._closed_form_lr and self:_closed_form_lr() or self:get_lr())

@@ -61,7 +61,7 @@ local CosineAnnealingWarmRestarts = class("CosineAnnealingWarmRestarts", LRSched
 function CosineAnnealingWarmRestarts:init(optimizer, opts)
   local o = base.check(self, opts, {
     T_0 = { "integer", min = 1 }, T_mult = { "integer", default = 1, min = 1 },
-      eta_min = { "number", default = 0 },
+    eta_min = { "number", default = 0 },
   })
   self.T_0, self.T_i, self.T_mult, self.eta_min, self.T_cur = o.T_0, o.T_0, o.T_mult, o.eta_min, o.last_epoch
   self:_attach(optimizer, o.last_epoch)

@@ -107,8 +107,8 @@ function OneCycleLR:init(optimizer, opts)
     for i, group in ipairs(groups) do
       for _, name in ipairs { "max_lr", "min_lr" } do
         if group[name] == nil then
-          fail("OneCycleLR: last_epoch = %d resumes a schedule, but parameter group %d has no %s; load the "
-            .. "optimizer's state first", o.last_epoch, i, name)
+          fail("OneCycleLR: last_epoch = %d resumes a schedule, but parameter group %d has no %s; " ..
+            "load the optimizer's state first", o.last_epoch, i, name)
         end
       end
     end

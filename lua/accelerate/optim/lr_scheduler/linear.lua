@@ -16,7 +16,7 @@ local ConstantLR = class("ConstantLR", LRScheduler)
 function ConstantLR:init(optimizer, opts)
   local o = base.check(self, opts, {
     factor = { "number", default = 1 / 3, min = 0, max = 1 },
-      total_iters = { "integer", default = 5, min = 0 },
+    total_iters = { "integer", default = 5, min = 0 },
   })
   self.factor, self.total_iters = o.factor, o.total_iters
   self:_attach(optimizer, o.last_epoch)
@@ -42,7 +42,7 @@ local LinearLR = class("LinearLR", LRScheduler)
 function LinearLR:init(optimizer, opts)
   local o = base.check(self, opts, {
     start_factor = { "number", default = 1 / 3, above = 0, max = 1 },
-      end_factor = { "number", default = 1, min = 0, max = 1 },
+    end_factor = { "number", default = 1, min = 0, max = 1 },
     total_iters = { "integer", default = 5, min = 1 },
   })
   self.start_factor, self.end_factor, self.total_iters = o.start_factor, o.end_factor, o.total_iters

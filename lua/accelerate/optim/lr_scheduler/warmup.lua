@@ -103,18 +103,18 @@ M.get_cosine_with_hard_restarts_schedule_with_warmup = schedule(
 --- 1).
 M.get_polynomial_decay_schedule_with_warmup = schedule("get_polynomial_decay_schedule_with_warmup",
   with("training", { lr_end = { "number", default = 1e-7 }, power = { "number", default = 1 } }),
-    function(o, optimizer)
-    local lr = optimizer.defaults.lr
-    if not (lr > o.lr_end) then
-      fail("get_polynomial_decay_schedule_with_warmup: lr_end (%g) must be below the optimizer's lr (%g)",
-        o.lr_end, lr)
-    end
-    return function(step)
-      if step > o.num_training_steps then return o.lr_end / lr end
-      local left = 1 - (step - o.num_warmup_steps) / (o.num_training_steps - o.num_warmup_steps)
-      return ((lr - o.lr_end) * left ^ o.power + o.lr_end) / lr
-    end
-  end)
+  function(o, optimizer)
+  local lr = optimizer.defaults.lr
+  if not (lr > o.lr_end) then
+    fail("get_polynomial_decay_schedule_with_warmup: lr_end (%g) must be below the optimizer's lr (%g)",
+      o.lr_end, lr)
+  end
+  return function(step)
+    if step > o.num_training_steps then return o.lr_end / lr end
+    local left = 1 - (step - o.num_warmup_steps) / (o.num_training_steps - o.num_warmup_steps)
+    return ((lr - o.lr_end) * left ^ o.power + o.lr_end) / lr
+  end
+end)
 
 --- Falls as sqrt(timescale / (step - num_warmup_steps + timescale)), from 1 at the end of the
 --- warm-up. timescale: default num_warmup_steps, or 10000 without a warm-up.
@@ -128,7 +128,7 @@ M.get_inverse_sqrt_schedule = schedule("get_inverse_sqrt_schedule",
 M.get_cosine_with_min_lr_schedule_with_warmup = schedule("get_cosine_with_min_lr_schedule_with_warmup",
   with("training", {
   num_cycles = { "number", default = 0.5 }, min_lr = { "number", optional = true },
-    min_lr_rate = { "number", optional = true },
+  min_lr_rate = { "number", optional = true },
 }), function(o, optimizer)
   if (o.min_lr == nil) == (o.min_lr_rate == nil) then
     fail("get_cosine_with_min_lr_schedule_with_warmup: give one of min_lr and min_lr_rate")
@@ -156,9 +156,9 @@ local KINDS = { "linear", "cosine", "1-sqrt" }
 function M.get_wsd_schedule(optimizer, opts)
   local o = options.check("get_wsd_schedule", opts, with("warmup", {
     num_decay_steps = COUNT, num_training_steps = { "integer", optional = true, min = 0 },
-      num_stable_steps = { "integer", optional = true, min = 0 },
+    num_stable_steps = { "integer", optional = true, min = 0 },
     warmup_type = { "string", default = "linear", one_of = KINDS },
-      decay_type = { "string", default = "cosine", one_of = KINDS },
+    decay_type = { "string", default = "cosine", one_of = KINDS },
     min_lr_ratio = { "number", default = 0 }, num_cycles = { "number", default = 0.5 },
   }))
   if not o.num_stable_steps and not o.num_training_steps then

@@ -40,8 +40,8 @@ function M.exchange(self, mine)
     if text == "done" then
       done = true
     elseif common and text ~= common then
-      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: ranks that have batches must do " ..
-        "the same", root, common,
+      fail("join_uneven_inputs: rank %d is about to %s, rank %d to %s: " ..
+        "ranks that have batches must do the same", root, common,
         i - 1, text)
     elseif not common then
       common, root = text, i - 1

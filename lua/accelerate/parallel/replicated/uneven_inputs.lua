@@ -78,8 +78,8 @@ local function check(models)
   for i, model in ipairs(models) do
     local record = records.of(model)
     if not record then
-      fail("join_uneven_inputs: entry %d of the joinables must be a prepared model, got one that is not " ..
-        "prepared", i)
+      fail("join_uneven_inputs: entry %d of the joinables must be a prepared model, " ..
+        "got one that is not prepared", i)
     end
     if not record.strategy.replicas then
       fail("join_uneven_inputs: under %s ranks step parts of the model, and no rank can train it without " ..

@@ -84,8 +84,8 @@ local function check(plan, handler)
       plan.name)
   end
   if handler and handler.static_graph then
-    fail("prepare: %s: static_graph is for replicated gradients, as DDP has them, and units need it not; " ..
-      "leave it out", plan.name)
+    fail("prepare: %s: static_graph is for replicated gradients, as DDP has them, " ..
+      "and units need it not; leave it out", plan.name)
   end
 end
 
@@ -96,8 +96,8 @@ end
 function M.check_optimizer(plan, optimizer)
   if not (optimizer._takes_whole and M.applies(plan) and is_cut(plan, "gradients")) then return end
   fail("prepare_optimizer: %s takes the gradients of all parameters as one vector, of which a rank has a " ..
-    "part under %s (PyTorch's FSDP has no %s either): use AdamW, say, or a plan with whole gradients, " ..
-    "such as ZeRO-1", optimizer.__name, plan.name, optimizer.__name)
+    "part under %s (PyTorch's FSDP has no %s either): use AdamW, say, " ..
+    "or a plan with whole gradients, such as ZeRO-1", optimizer.__name, plan.name, optimizer.__name)
 end
 
 --- Refuses gradients with a history of their own: reducing them into parts leaves none.
@@ -220,8 +220,8 @@ function M.units_of(record, model)
   return { made = names and function(flat) rest_whole(record, flat, names) end or nil,
     cuts = cuts(record.plan), parts = record.shards.group.size, key = function(p)
     if record.ignored[p] then return " ignored" end
-    return " " .. (record.unit_of[p] or record.units[1]).name .. (record.eight[p] and " eight" or "")
-      .. (like[p] and " like " .. like[p] or "")
+    return " " .. (record.unit_of[p] or record.units[1]).name .. (record.eight[p] and " eight" or "") ..
+      (like[p] and " like " .. like[p] or "")
   end, bare = function(p) return is_cut(record.plan, "values") and not record.ignored[p] end }
 end
 
@@ -251,8 +251,8 @@ local function refuse_summoned(flats, what)
   for _, flat in ipairs(flats) do
     if flat.summoned then
       fail("%s: the model's values are a copy inside summon_full_params, which would take back what this " ..
-        "changes; "
-        .. "call it outside", what)
+        "changes; " ..
+        "call it outside", what)
     end
   end
 end

@@ -127,8 +127,8 @@ function M.set_gradient(p, g)
   end
   local _, n = layout:piece(slot)
   if g:dim() ~= 1 or g:numel() ~= n then
-    fail("this rank has %d elements of a gradient of shape %s, and %d were saved: the model was cut in " ..
-      "another way", n, lists.shape_text(p), g:numel())
+    fail("this rank has %d elements of a gradient of shape %s, and %d were saved: " ..
+      "the model was cut in another way", n, lists.shape_text(p), g:numel())
   end
   local _, piece = layout:own_grad(slot, true)
   if piece then core.no_grad(function() piece:copy_(g) end) end

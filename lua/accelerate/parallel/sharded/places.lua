@@ -40,8 +40,8 @@ function M.check(plan, device)
     local to = plan.offload[kind]
     if to == "disk" and device ~= "cpu" then
       fail("prepare: %s requests offload of %s to files from %s, which is not there yet: files are for " ..
-        "models "
-        .. "on the CPU, host memory for those on a device", plan.name, kind, device)
+        "models " ..
+        "on the CPU, host memory for those on a device", plan.name, kind, device)
     end
     if to == "cpu" and kind ~= "states" and plan[kind] ~= "cut" then
       fail("prepare: %s keeps whole %s on each rank, and offload to host memory takes buffers that are cut",

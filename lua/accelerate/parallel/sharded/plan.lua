@@ -65,8 +65,8 @@ local DEFAULTS = {
 -- An optimizer steps values and gradients of host memory there, so that its states are there, too.
 local function complete(offload)
   if offload.states or not (offload.values == "cpu" or offload.gradients == "cpu") then return offload end
-  notice.main_once("offload: the optimizer's states rest in host memory, too, where the rest of what it " ..
-    "steps does")
+  notice.main_once("offload: the optimizer's states rest in host memory, too, " ..
+    "where the rest of what it steps does")
   local all = { states = "cpu" }
   for key, value in pairs(offload) do all[key] = value end
   return all
@@ -160,7 +160,7 @@ end
 local FROM = { reshard_after_forward = "reshard_after_forward", units = "auto_wrap_policy",
   ignored = "ignored_modules", param_dtype = "mixed_precision_policy",
   reduce_dtype = "mixed_precision_policy", casts_inputs = "mixed_precision_policy",
-    buffer_dtype = "mixed_precision_policy",
+  buffer_dtype = "mixed_precision_policy",
   output_dtype = "mixed_precision_policy", offload = "cpu_offload", whole_in_no_sync = "whole_in_no_sync",
   activation_checkpointing = "activation_checkpointing", state_dict_type = "state_dict_type" }
 

@@ -219,8 +219,8 @@ local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
   for _, name in ipairs(WHATS) do
     rows[#rows + 1] = { name, size_text(sum.whole[name]), size_text(sum[name]),
-      (is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole") .. where(plan, name)
-        .. (name == "states" and sum.lines > 0 and "; whole for rows and columns" or "") }
+      (is_cut(plan, name) and ("one of %d parts"):format(plan.shard) or "whole") .. where(plan, name) ..
+        (name == "states" and sum.lines > 0 and "; whole for rows and columns" or "") }
   end
   if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
   for _, name in ipairs { "values", "gradients" } do

@@ -75,8 +75,8 @@ function M.by_class(model, names, where)
     names = field_of(model, "_no_split_modules")
     if names == nil then
       notice.main_once(
-        "%s: no class is named, and %s has no _no_split_modules, so that the whole model is " ..
-        "one unit", where, class.of(model).__name)
+        "%s: no class is named, and %s has no _no_split_modules, " ..
+        "so that the whole model is one unit", where, class.of(model).__name)
     end
   end
   local wanted, chosen = {}, {}

@@ -30,8 +30,8 @@ local function vector_norm(where, x, ord, dim, keepdim)
       local taken = not dim
       for _, k in ipairs(dim or {}) do taken = taken or k == d end
       if taken and x.shape[d] == 0 then
-        options.fail("linalg.%s: a norm of order %s has no value for shape %s, which has no elements " ..
-          "to reduce",
+        options.fail("linalg.%s: a norm of order %s has no value for shape %s, " ..
+          "which has no elements to reduce",
           where, ord, lists.shape_text(x))
       end
     end

@@ -278,8 +278,8 @@ end
 -- These would escape what they are given.
 for _, name in ipairs { "join", "replace", "format", "format_map" } do MISSING.markup[name] = true end
 for name in pairs(MISSING.text) do MISSING.markup[name] = true end
-for name in ("as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag "
-  .. "is_integer numerator real to_bytes"):gmatch "[%a_]+" do
+for name in ("as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag " ..
+  "is_integer numerator real to_bytes"):gmatch "[%a_]+" do
   MISSING.integer[name], MISSING.float[name] = true, true
 end
 MISSING.boolean = MISSING.integer
