@@ -103,6 +103,7 @@ describe("lint", function()
     if there ~= true and there ~= 0 then return pending "needs clang-format 14" end
     finds("format", { "bad.c:1" }, {
       ["bad.c"] = "int f( void ) {return 1 ;}\n", ["good.c"] = "int f(void) { return 1; }\n",
+      ["broken_by_hand.c"] = 'char a[] = "one; "\n           "and two words more";\n',
     }, "make fmt", { ".clang-format", "host/tools/format", "host/tools/comments.lua",
       "host/tools/lua_lines.lua", "host/tools/lua_tokens.lua" })
   end)
@@ -298,8 +299,8 @@ describe("lint", function()
       ["a.lua"] = "local a = {\n  b = 1, c = 2,\n    d = 3,\n}\nlocal e = f(1,\n  2,\n    3)\n",
     }, "an item at column 5; those before it in its bracket are at 3")
     finds("depth", {}, {
-      ["a.lua"] = "local a = {\n  b = 1 +\n    2, c = f(function()\n    local d,\n      e = 1, 2\n  end, g,\n" ..
-        "    h),\n  i = 4,\n}\n",
+      ["a.lua"] = "local a = {\n  b = 1 +\n    2, c = f(function()\n    local d,\n      e = 1, 2\n" ..
+        "  end, g,\n    h),\n  i = 4,\n}\n",
     })
   end)
 

@@ -171,13 +171,14 @@ end
 -- ---- the passes
 
 -- Strings that stood in several pieces become one, which clang-format breaks where it is too wide.
+-- A break behind a line or a part of a sentence is one by hand and stays.
 local function join_strings(lines)
   local out, off = {}, false
   for _, line in ipairs(lines) do
     if line:find("clang-format o[nf]") then off = line:find("clang-format off", 1, true) ~= nil end
     local last, piece = out[#out], line:match('^%s*"(.*)$')
     if piece and last and not off and last:find('[^\\"]"$') and not last:find('\\n"$')
-      and not last:find("^%s*[#*]")
+      and not last:find('[,;:.)] "$') and not last:find("^%s*[#*]")
       and not last:find('^%s*extern "') then
       out[#out] = last:sub(1, -2) .. piece
     else
