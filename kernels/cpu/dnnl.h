@@ -42,12 +42,58 @@ static inline ax_dnnl_desc ax_dnnl_shown(const dnnl_memory_desc_t *d) { return d
 
 enum { AX_DNNL_SETS = 64, AX_DNNL_WAYS = 4 };
 
+/* The operands of a primitive, in oneDNN's words.  The packed weights are those that it reads or
+ * writes where they are in blocks. */
+enum { AX_DNNL_SRC, AX_DNNL_WEIGHTS, AX_DNNL_DST, AX_DNNL_BIAS, AX_DNNL_PACKED, AX_DNNL_OPERANDS };
+
 /* What an entry of a cache begins with; its key follows. */
 typedef struct ax_dnnl_head {
   int64_t threads;            /* the number that the primitive was made for; 0: the entry is empty */
   uint64_t used;              /* when, for choosing which entry to drop */
   dnnl_primitive_t primitive; /* NULL: oneDNN has no fast code for this */
+  dnnl_primitive_t reorder;   /* of the weights, into blocks or out of them; NULL: not needed */
+  dnnl_memory_t operand[AX_DNNL_OPERANDS]; /* NULL: there is none */
 } ax_dnnl_head;
+
+/* Frees what the entry of `size` bytes has, and makes it empty. */
+static inline void ax_dnnl_clear(ax_dnnl_head *h, size_t size)
+{
+  if (h->primitive) dnnl_primitive_destroy(h->primitive);
+  if (h->reorder) dnnl_primitive_destroy(h->reorder);
+  for (int k = 0; k < AX_DNNL_OPERANDS; k++)
+    if (h->operand[k]) dnnl_memory_destroy(h->operand[k]);
+  memset(h, 0, size);
+}
+
+/* Makes operand k, whose data each call gives. */
+static inline dnnl_status_t ax_dnnl_operand(ax_dnnl_head *h, int k, ax_dnnl_desc d, dnnl_engine_t engine)
+{
+  return dnnl_memory_create(&h->operand[k], d, engine, DNNL_MEMORY_NONE);
+}
+
+/* Gives the operands that the entry has their data, in the order of their names. */
+static inline dnnl_status_t ax_dnnl_give(const ax_dnnl_head *h, const void *const data[AX_DNNL_OPERANDS])
+{
+  dnnl_status_t st = dnnl_success;
+  for (int k = 0; k < AX_DNNL_OPERANDS && st == dnnl_success; k++)
+    if (h->operand[k]) st = dnnl_memory_set_data_handle(h->operand[k], (void *)data[k]);
+  return st;
+}
+
+/* The name of the code that oneDNN takes.  dnnl_unimplemented: it has only plain loops, a hundred
+ * times slower than ours. */
+static inline dnnl_status_t ax_dnnl_code(dnnl_primitive_desc_t pd, const char **name)
+{
+  const dnnl_status_t st = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, name);
+  return st == dnnl_success && strstr(*name, "ref") ? dnnl_unimplemented : st;
+}
+
+/* what: "a product of 2 x 3 and 3 x 4" */
+static inline ax_status ax_dnnl_fail(dnnl_status_t st, const char *what)
+{
+  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL, "oneDNN: %s failed with its status %d%s",
+                 what, (int)st, st == dnnl_out_of_memory ? ", out of memory" : "");
+}
 
 /* A thread's cache. */
 typedef struct ax_dnnl_cache {
@@ -56,12 +102,12 @@ typedef struct ax_dnnl_cache {
   dnnl_stream_t stream;
 } ax_dnnl_cache;
 
-/* Finds the entry of `key`, or makes it: `build` fills one that is empty, `clear` empties one.
- * entries: AX_DNNL_SETS * AX_DNNL_WAYS of `size` bytes.  Fails where oneDNN fails, not where it has
- * no code.  Inlined, so that sizes are constants. */
+/* Finds the entry of `key`, or makes it: `build` fills one that is empty.  entries: AX_DNNL_SETS *
+ * AX_DNNL_WAYS of `size` bytes.  Fails where oneDNN fails, not where it has no code.  Inlined, so
+ * that sizes are constants. */
 static inline __attribute__((always_inline)) dnnl_status_t ax_dnnl_lookup(
     ax_dnnl_cache *c, void *entries, size_t size, const void *key, size_t key_bytes,
-    dnnl_status_t (*build)(void *entry, const void *key), void (*clear)(void *entry), void **out)
+    dnnl_status_t (*build)(void *entry, const void *key), void **out)
 {
   const int64_t threads = omp_get_max_threads(), *word = key;
   uint64_t hash = (uint64_t)threads;
@@ -81,10 +127,10 @@ static inline __attribute__((always_inline)) dnnl_status_t ax_dnnl_lookup(
     if (h->used < ((ax_dnnl_head *)oldest)->used) oldest = (char *)h;
   }
   *out = oldest;
-  clear(oldest);
+  ax_dnnl_clear((ax_dnnl_head *)oldest, size);
   if (!c->engine) DNNL_TRY(dnnl_engine_create(&c->engine, dnnl_cpu, 0));
   if (!c->stream) DNNL_TRY(dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags));
-  if ((st = build(oldest, key)) != dnnl_success) clear(oldest);
+  if ((st = build(oldest, key)) != dnnl_success) ax_dnnl_clear((ax_dnnl_head *)oldest, size);
   if (st != dnnl_success && st != dnnl_unimplemented && st != dnnl_invalid_arguments) goto out;
   st = dnnl_success;
   memcpy((ax_dnnl_head *)oldest + 1, key, key_bytes);

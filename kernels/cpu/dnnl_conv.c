@@ -6,6 +6,8 @@
 #include "conv.h"
 #include "gemm.h"
 
+#include <stdio.h>
+
 #include "dnnl.h"
 
 typedef ax_dnnl_desc desc;
@@ -86,8 +88,6 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t h
 typedef struct entry {
   ax_dnnl_head head;
   ax_conv key;
-  dnnl_primitive_t reorder; /* of the weights, into blocks or (WEIGHT) out of them; NULL: not needed */
-  dnnl_memory_t x, w, bias, y, packed;
   size_t packed_bytes;
   bool divides_sums;
 } entry;
@@ -96,23 +96,12 @@ _Static_assert(offsetof(entry, key) == sizeof(ax_dnnl_head), "the key follows th
 static __thread entry entries[AX_DNNL_SETS * AX_DNNL_WAYS];
 static __thread ax_dnnl_cache cache;
 
-static void entry_clear(void *ud)
-{
-  entry *e = ud;
-  if (e->head.primitive) dnnl_primitive_destroy(e->head.primitive);
-  if (e->reorder) dnnl_primitive_destroy(e->reorder);
-  dnnl_memory_t *const all[] = { &e->x, &e->w, &e->bias, &e->y, &e->packed };
-  for (int k = 0; k < 5; k++)
-    if (*all[k]) dnnl_memory_destroy(*all[k]);
-  memset(e, 0, sizeof(*e));
-}
-
 static dnnl_status_t reorder_create(entry *e, desc from, desc to)
 {
   dnnl_primitive_desc_t pd = NULL;
   dnnl_status_t st;
   DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, from, cache.engine, to, cache.engine, NULL));
-  DNNL_TRY(dnnl_primitive_create(&e->reorder, pd));
+  DNNL_TRY(dnnl_primitive_create(&e->head.reorder, pd));
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
   return st;
@@ -187,8 +176,8 @@ static dnnl_status_t entry_build(void *ud, const void *key)
   DNNL_TRY(describe(&pd, hint, engine, v, ax_dnnl_shown(&x), ax_dnnl_shown(&any),
                     v->bias ? ax_dnnl_shown(&bias) : NULL, ax_dnnl_shown(&y), stride, dilation, pad,
                     pad_end));
-  DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
-  if (strstr(code, "ref") || overruns(v, code)) {
+  DNNL_TRY(ax_dnnl_code(pd, &code));
+  if (overruns(v, code)) {
     st = dnnl_unimplemented;
     goto out;
   }
@@ -199,14 +188,14 @@ static dnnl_status_t entry_build(void *ud, const void *key)
                                                    0);
   if (!dnnl_memory_desc_equal(packed, ax_dnnl_shown(&w))) {
     e->packed_bytes = dnnl_memory_desc_get_size(packed);
-    DNNL_TRY(dnnl_memory_create(&e->packed, packed, engine, DNNL_MEMORY_NONE));
+    DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_PACKED, packed, engine));
     if (v->what == AX_CONV_WEIGHT) DNNL_TRY(reorder_create(e, packed, ax_dnnl_shown(&w)));
     else DNNL_TRY(reorder_create(e, ax_dnnl_shown(&w), packed));
   }
-  DNNL_TRY(dnnl_memory_create(&e->x, ax_dnnl_shown(&x), engine, DNNL_MEMORY_NONE));
-  DNNL_TRY(dnnl_memory_create(&e->w, ax_dnnl_shown(&w), engine, DNNL_MEMORY_NONE));
-  DNNL_TRY(dnnl_memory_create(&e->y, ax_dnnl_shown(&y), engine, DNNL_MEMORY_NONE));
-  if (v->bias) DNNL_TRY(dnnl_memory_create(&e->bias, ax_dnnl_shown(&bias), engine, DNNL_MEMORY_NONE));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_SRC, ax_dnnl_shown(&x), engine));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_WEIGHTS, ax_dnnl_shown(&w), engine));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_DST, ax_dnnl_shown(&y), engine));
+  if (v->bias) DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_BIAS, ax_dnnl_shown(&bias), engine));
   DNNL_TRY(dnnl_primitive_create(&e->head.primitive, pd));
 out:
   if (pd) dnnl_primitive_desc_destroy(pd);
@@ -219,37 +208,41 @@ out:
   return st;
 }
 
-static dnnl_status_t reorder(const entry *e, dnnl_memory_t from, dnnl_memory_t to)
+/* Moves the weights from one operand to another: into blocks, or out of them. */
+static dnnl_status_t reorder(const entry *e, int from, int to)
 {
-  const dnnl_exec_arg_t args[2] = { { DNNL_ARG_FROM, from }, { DNNL_ARG_TO, to } };
-  return dnnl_primitive_execute(e->reorder, cache.stream, 2, args);
+  const dnnl_exec_arg_t args[2] = { { DNNL_ARG_FROM, e->head.operand[from] },
+                                    { DNNL_ARG_TO, e->head.operand[to] } };
+  return dnnl_primitive_execute(e->head.reorder, cache.stream, 2, args);
 }
 
 static dnnl_status_t execute(const entry *e, const ax_conv *v)
 {
-  const dnnl_memory_t w = e->packed ? e->packed : e->w;
-  dnnl_exec_arg_t args[4] = { { v->what == AX_CONV_INPUT ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, e->x },
-                              { v->what == AX_CONV_WEIGHT ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, w },
-                              { v->what == AX_CONV_FORWARD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, e->y },
-                              { DNNL_ARG_BIAS, e->bias } };
+  const dnnl_memory_t *const m = e->head.operand;
+  const dnnl_memory_t w = m[AX_DNNL_PACKED] ? m[AX_DNNL_PACKED] : m[AX_DNNL_WEIGHTS];
+  const dnnl_exec_arg_t args[4] = {
+    { v->what == AX_CONV_INPUT ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, m[AX_DNNL_SRC] },
+    { v->what == AX_CONV_WEIGHT ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, w },
+    { v->what == AX_CONV_FORWARD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, m[AX_DNNL_DST] },
+    { DNNL_ARG_BIAS, m[AX_DNNL_BIAS] }
+  };
   return dnnl_primitive_execute(e->head.primitive, cache.stream, v->bias ? 4 : 3, args);
 }
 
 static ax_status failure(const ax_conv *v, dnnl_status_t st)
 {
-  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
-                 "oneDNN: a convolution of %lld x %lld x %lld x %lld x %lld by %lld x %lld x %lld x %lld "
-                 "failed with its status %d%s",
-                 (long long)v->n, (long long)v->c, (long long)v->d, (long long)v->h, (long long)v->w,
-                 (long long)v->o, (long long)v->kd, (long long)v->kh, (long long)v->kw, (int)st,
-                 st == dnnl_out_of_memory ? ", out of memory" : "");
+  char what[256];
+  snprintf(what, sizeof what,
+           "a convolution of %lld x %lld x %lld x %lld x %lld by %lld x %lld x %lld x %lld", (long long)v->n,
+           (long long)v->c, (long long)v->d, (long long)v->h, (long long)v->w, (long long)v->o,
+           (long long)v->kd, (long long)v->kh, (long long)v->kw);
+  return ax_dnnl_fail(st, what);
 }
 
 static ax_status lookup(const ax_conv *v, entry **out)
 {
   void *found;
-  const dnnl_status_t st =
-      ax_dnnl_lookup(&cache, entries, sizeof(entry), v, sizeof(*v), entry_build, entry_clear, &found);
+  const dnnl_status_t st = ax_dnnl_lookup(&cache, entries, sizeof(entry), v, sizeof(*v), entry_build, &found);
 
   *out = found;
   return st == dnnl_success ? AX_OK : failure(v, st);
@@ -277,14 +270,12 @@ ax_status ax_dnnl_conv(const ax_conv *v, const ax_conv_data *d, void *packed, bo
 
   *done = false;
   if (found != AX_OK || !e->head.primitive) return found;
-  DNNL_TRY(dnnl_memory_set_data_handle(e->x, d->x));
-  DNNL_TRY(dnnl_memory_set_data_handle(e->w, d->w));
-  DNNL_TRY(dnnl_memory_set_data_handle(e->y, d->y));
-  if (v->bias) DNNL_TRY(dnnl_memory_set_data_handle(e->bias, (void *)d->bias));
-  if (e->packed) DNNL_TRY(dnnl_memory_set_data_handle(e->packed, packed));
-  if (e->packed && v->what != AX_CONV_WEIGHT) DNNL_TRY(reorder(e, e->w, e->packed));
+  const void *const data[AX_DNNL_OPERANDS] = { d->x, d->w, d->y, d->bias, packed };
+  const bool moves = e->head.operand[AX_DNNL_PACKED] != NULL;
+  DNNL_TRY(ax_dnnl_give(&e->head, data));
+  if (moves && v->what != AX_CONV_WEIGHT) DNNL_TRY(reorder(e, AX_DNNL_WEIGHTS, AX_DNNL_PACKED));
   DNNL_TRY(execute(e, v));
-  if (e->packed && v->what == AX_CONV_WEIGHT) DNNL_TRY(reorder(e, e->packed, e->w));
+  if (moves && v->what == AX_CONV_WEIGHT) DNNL_TRY(reorder(e, AX_DNNL_PACKED, AX_DNNL_WEIGHTS));
   *done = true;
   return AX_OK;
 out:

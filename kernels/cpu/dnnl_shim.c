@@ -40,34 +40,17 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *pd, dnnl_engine_t engi
 
 #endif
 
-static dnnl_status_t memory_create(dnnl_memory_t *m, const desc *d, dnnl_engine_t engine)
-{
-  return dnnl_memory_create(m, ax_dnnl_shown(d), engine, DNNL_MEMORY_NONE);
-}
-
 /* ---- the cache of a thread */
 
 typedef struct entry {
   ax_dnnl_head head;
   ax_gemm key;
-  dnnl_memory_t a, b, bias, c;
   int64_t *calls;
 } entry;
 _Static_assert(offsetof(entry, key) == sizeof(ax_dnnl_head), "the key follows the head");
 
 static __thread entry entries[AX_DNNL_SETS * AX_DNNL_WAYS];
 static __thread ax_dnnl_cache cache;
-
-static void entry_clear(void *ud)
-{
-  entry *e = ud;
-  if (e->head.primitive) dnnl_primitive_destroy(e->head.primitive);
-  if (e->a) dnnl_memory_destroy(e->a);
-  if (e->b) dnnl_memory_destroy(e->b);
-  if (e->bias) dnnl_memory_destroy(e->bias);
-  if (e->c) dnnl_memory_destroy(e->c);
-  memset(e, 0, sizeof(*e));
-}
 
 /* One matrix of a batch; a repeated matrix gets a batch dim of 1, which oneDNN broadcasts. */
 static dnnl_status_t matrix(desc *d, const ax_gemm *g, dnnl_data_type_t type, int64_t rows, int64_t cols,
@@ -112,15 +95,11 @@ static dnnl_status_t entry_build(void *ud, const void *key)
     DNNL_TRY(dnnl_primitive_attr_set_post_ops(attr, ops));
   }
   DNNL_TRY(matmul_create(&pd, cache.engine, &a, &b, g->bias ? &bias : NULL, &c, attr));
-  DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &code));
-  if (strstr(code, "ref")) { /* plain loops, a hundred times slower than ax_cpu_gemm */
-    st = dnnl_unimplemented;
-    goto out;
-  }
-  DNNL_TRY(memory_create(&e->a, &a, cache.engine));
-  DNNL_TRY(memory_create(&e->b, &b, cache.engine));
-  DNNL_TRY(memory_create(&e->c, &c, cache.engine));
-  if (g->bias) DNNL_TRY(memory_create(&e->bias, &bias, cache.engine));
+  DNNL_TRY(ax_dnnl_code(pd, &code));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_SRC, ax_dnnl_shown(&a), cache.engine));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_WEIGHTS, ax_dnnl_shown(&b), cache.engine));
+  DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_DST, ax_dnnl_shown(&c), cache.engine));
+  if (g->bias) DNNL_TRY(ax_dnnl_operand(&e->head, AX_DNNL_BIAS, ax_dnnl_shown(&bias), cache.engine));
   DNNL_TRY(dnnl_primitive_create(&e->head.primitive, pd));
   snprintf(name, sizeof(name), "mm %s -> %s, oneDNN %s", ax_dtype_name((ax_dtype)g->dtype),
            ax_dtype_name(ax_gemm_out(g)), code);
@@ -139,29 +118,29 @@ out:
 ax_status ax_dnnl_gemm(const ax_gemm *g, const void *a, const void *b, const void *bias, void *c, bool *done)
 {
   dnnl_status_t st;
+  char what[128];
   void *found;
 
   *done = false;
-  DNNL_TRY(ax_dnnl_lookup(&cache, entries, sizeof(entry), g, sizeof(*g), entry_build, entry_clear, &found));
+  DNNL_TRY(ax_dnnl_lookup(&cache, entries, sizeof(entry), g, sizeof(*g), entry_build, &found));
   entry *e = found;
   if (!e->head.primitive) return AX_OK;
 
-  dnnl_exec_arg_t args[4] = {
-    { DNNL_ARG_SRC, e->a }, { DNNL_ARG_WEIGHTS, e->b }, { DNNL_ARG_DST, e->c }, { DNNL_ARG_BIAS, e->bias }
-  };
-  DNNL_TRY(dnnl_memory_set_data_handle(e->a, (void *)a));
-  DNNL_TRY(dnnl_memory_set_data_handle(e->b, (void *)b));
-  DNNL_TRY(dnnl_memory_set_data_handle(e->c, c));
-  if (g->bias) DNNL_TRY(dnnl_memory_set_data_handle(e->bias, (void *)bias));
+  const void *const data[AX_DNNL_OPERANDS] = { a, b, c, bias };
+  const dnnl_memory_t *const m = e->head.operand;
+  const dnnl_exec_arg_t args[4] = { { DNNL_ARG_SRC, m[AX_DNNL_SRC] },
+                                    { DNNL_ARG_WEIGHTS, m[AX_DNNL_WEIGHTS] },
+                                    { DNNL_ARG_DST, m[AX_DNNL_DST] },
+                                    { DNNL_ARG_BIAS, m[AX_DNNL_BIAS] } };
+  DNNL_TRY(ax_dnnl_give(&e->head, data));
   DNNL_TRY(dnnl_primitive_execute(e->head.primitive, cache.stream, g->bias ? 4 : 3, args));
   ++*e->calls;
   *done = true;
   return AX_OK;
 out:
-  return ax_fail(st == dnnl_out_of_memory ? AX_ENOMEM : AX_EINVAL,
-                 "oneDNN: a product of %lld x %lld and %lld x %lld failed with its status %d%s",
-                 (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n, (int)st,
-                 st == dnnl_out_of_memory ? ", out of memory" : "");
+  snprintf(what, sizeof what, "a product of %lld x %lld and %lld x %lld", (long long)g->m, (long long)g->k,
+           (long long)g->k, (long long)g->n);
+  return ax_dnnl_fail(st, what);
 }
 
 /* Intel's cores from Golden Cove on, the first with AVX512-FP16, have fast units for bfloat16 in

@@ -181,28 +181,24 @@ typedef struct job {
   finder find;
   int64_t *where; /* positions of all results, or NULL */
   bool arg;       /* the result itself is the position */
-  best *partial;  /* [chunks][results] when there is more than one chunk */
+  int sign;       /* 1 for max, -1 for min */
+  void *partial;  /* of type best, for ax_cpu_reduce */
 } job;
 
-static void find_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, best *b)
+/* Compares the reduced positions of a chunk with b[0 .. g.n). */
+static void find_chunk(const job *j, const ax_chunk *p, best *b)
 {
-  const ax_dims *r = &j->s.reduced;
-  const int last = r->n - 1;
+  const ax_group *g = &p->g;
+  int64_t at[AX_ROWS], n;
 
-  if (!j->s.columns && r->n == 0) {
-    j->find.row(g->in, 0, 1, 0, b);
-    return;
-  }
-  while (lo < hi) {
-    if (!j->s.columns) {
-      const int64_t x = lo % r->shape[last], left = r->shape[last] - x, n = left < hi - lo ? left : hi - lo;
-      j->find.row(g->in + ax_dims_at(r, lo / r->shape[last], last) + x * r->in[last], r->in[last], n, lo, b);
-      lo += n;
+  for (int64_t lo = p->from; lo < p->until; lo += n) {
+    if (j->s.columns) {
+      n = ax_rows_at(&j->s, lo, p->until, at);
+      j->find.column(g->in, g->in_step, g->n, at, n, lo, b);
     } else {
-      int64_t at[64], n = 0;
-      const int64_t base = lo;
-      for (; n < 64 && lo < hi; n++, lo++) at[n] = r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n);
-      j->find.column(g->in, g->in_step, g->n, at, n, base, b);
+      const ax_line l = ax_line_at(&j->s, g, lo, p->until);
+      j->find.row(l.p, l.step, l.n, lo, b);
+      n = l.n;
     }
   }
 }
@@ -223,31 +219,37 @@ static void minmax_range(int64_t lo, int64_t hi, void *ud)
   best here[AX_TILE];
 
   for (int64_t p = lo; p < hi; p++) {
-    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
-    best *b = j->partial ? j->partial + p % j->s.chunks * j->s.kept.count + g.first : here;
-    int64_t from, until;
-    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
-    for (int64_t k = 0; k < g.n; k++) b[k].at = -1;
-    find_range(j, &g, from, until, b);
-    if (j->partial) continue;
-    for (int64_t k = 0; k < g.n; k++) put(j, &g, k, &b[k]);
+    const ax_chunk q = ax_chunk_at(&j->s, p);
+    best *b = j->s.chunks > 1 ? (best *)j->partial + q.partial : here;
+    for (int64_t k = 0; k < q.g.n; k++) b[k].at = -1;
+    find_chunk(j, &q, b);
+    for (int64_t k = 0; j->s.chunks == 1 && k < q.g.n; k++) put(j, &q.g, k, &b[k]);
   }
 }
 
-/* Whether a is better than b; `sign` is 1 for max, -1 for min. */
-static bool beats(const job *j, int sign, const best *a, const best *b)
+/* Whether a is better than b. */
+static bool beats(const job *j, const best *a, const best *b)
 {
   if (ax_is_float(j->s.from)) {
     if (a->v.d != a->v.d) return b->v.d == b->v.d;
-    return sign > 0 ? a->v.d > b->v.d : a->v.d < b->v.d;
+    return j->sign > 0 ? a->v.d > b->v.d : a->v.d < b->v.d;
   }
-  return sign > 0 ? a->v.i > b->v.i : a->v.i < b->v.i;
+  return j->sign > 0 ? a->v.i > b->v.i : a->v.i < b->v.i;
+}
+
+static void join_chunks(const void *ud, const ax_group *g, int64_t k)
+{
+  const job *j = ud;
+  const best *p = (const best *)j->partial + g->first + k, *top = p;
+
+  for (int64_t c = 1; c < j->s.chunks; c++)
+    if (beats(j, p + c * j->s.kept.count, top)) top = p + c * j->s.kept.count;
+  put(j, g, k, top);
 }
 
 static ax_status minmax(const ax_call *call, const finder *finders, int sign, bool arg)
 {
-  job j = { .arg = arg };
-  best few[128];
+  job j = { .arg = arg, .sign = sign };
 
   ax_cpu_split(call->iter, &j.s);
   j.find = finders[j.s.from];
@@ -258,25 +260,7 @@ static ax_status minmax(const ax_call *call, const finder *finders, int sign, bo
     if (j.s.kept.count == 0) return AX_OK;
     return ax_fail(AX_ESHAPE, "%s: no elements to choose from", ax_ops[call->op].name);
   }
-  if (j.s.chunks == 1) {
-    ax_cpu_for(j.s.tiles, j.s.work, minmax_range, &j);
-    return AX_OK;
-  }
-  const size_t bytes = (size_t)(j.s.chunks * j.s.kept.count) * sizeof(best);
-  j.partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
-  if (!j.partial) return AX_ENOMEM;
-  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, minmax_range, &j);
-  for (int64_t t = 0; t < j.s.tiles; t++) {
-    const ax_group g = ax_cpu_group(&j.s, t);
-    for (int64_t k = 0; k < g.n; k++) {
-      const best *p = j.partial + g.first + k, *top = p;
-      for (int64_t c = 1; c < j.s.chunks; c++)
-        if (beats(&j, sign, p + c * j.s.kept.count, top)) top = p + c * j.s.kept.count;
-      put(&j, &g, k, top);
-    }
-  }
-  if (j.partial != few) ax_mfree(j.partial);
-  return AX_OK;
+  return ax_cpu_reduce(&j.s, sizeof(best), &j.partial, minmax_range, join_chunks, &j);
 }
 
 #define FINDER(dir, name) \

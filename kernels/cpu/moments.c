@@ -170,27 +170,23 @@ static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n,
   return run;
 }
 
-/* Joins reduced positions [lo, hi) of a group into to[0 .. g->n). */
-static void join_range(const job *j, const kind *k, const ax_group *g, int64_t lo, int64_t hi,
-                       const double *c, double *to)
+/* Joins the reduced positions of a chunk into to[0 .. g.n). */
+static void join_chunk(const job *j, const kind *k, const ax_chunk *q, const double *c, double *to)
 {
-  const ax_dims *r = &j->s.reduced;
-  const int last = r->n - 1;
+  const ax_group *g = &q->g;
   double run[AX_TILE];
+  int64_t at[AX_ROWS], n;
 
-  while (lo < hi) {
+  for (int64_t lo = q->from; lo < q->until; lo += n) {
     if (j->s.columns) {
-      const char *p = g->in + (r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n));
-      k->column[j->wide](fetch(j, p, g->in_step, g->n, run), g->n, c, to);
-      lo++;
-      continue;
+      n = ax_rows_at(&j->s, lo, q->until, at);
+      for (int64_t r = 0; r < n; r++)
+        k->column[j->wide](fetch(j, g->in + at[r], g->in_step, g->n, run), g->n, c, to);
+    } else {
+      const ax_line l = ax_line_at(&j->s, g, lo, q->until - lo < RUN ? q->until : lo + RUN);
+      k->row[j->wide](fetch(j, l.p, l.step, l.n, run), l.n, c[0], to);
+      n = l.n;
     }
-    const int64_t across = r->n ? r->shape[last] : 1, step = r->n ? r->in[last] : 0;
-    const int64_t at = r->n > 1 ? lo % across : lo, left = across - at < hi - lo ? across - at : hi - lo,
-                  n = left < RUN ? left : RUN;
-    const char *p = g->in + (r->n > 1 ? ax_dims_at(r, lo / across, last) : 0) + at * step;
-    k->row[j->wide](fetch(j, p, step, n, run), n, c[0], to);
-    lo += n;
   }
 }
 
@@ -210,14 +206,15 @@ static void whole_range(int64_t lo, int64_t hi, void *ud)
   double to[AX_TILE], c[AX_TILE];
 
   for (int64_t t = lo; t < hi; t++) {
-    const ax_group g = ax_cpu_group(&j->s, t);
+    const ax_chunk q = ax_chunk_at(&j->s, t);
+    const ax_group g = q.g;
     for (int64_t i = 0; i < g.n; i++) c[i] = j->number;
     start(j, j->first, to, g.n);
-    join_range(j, j->first, &g, 0, j->s.reduced.count, c, to);
+    join_chunk(j, j->first, &q, c, to);
     if (j->second) {
       for (int64_t i = 0; i < g.n; i++) c[i] = j->centre(j, to[i]);
       start(j, j->second, to, g.n);
-      join_range(j, j->second, &g, 0, j->s.reduced.count, c, to);
+      join_chunk(j, j->second, &q, c, to);
     }
     for (int64_t i = 0; i < g.n; i++) put(j, g.out + i * g.out_step, c[i], to[i]);
   }
@@ -229,12 +226,9 @@ static void chunk_range(int64_t lo, int64_t hi, void *ud)
   const kind *k = j->second_pass ? j->second : j->first;
 
   for (int64_t p = lo; p < hi; p++) {
-    const ax_group g = ax_cpu_group(&j->s, p / j->s.chunks);
-    double *to = j->partial + p % j->s.chunks * j->s.kept.count + g.first;
-    int64_t from, until;
-    ax_chunk_bounds(&j->s, p % j->s.chunks, &from, &until);
-    start(j, k, to, g.n);
-    join_range(j, k, &g, from, until, j->centres + g.first, to);
+    const ax_chunk q = ax_chunk_at(&j->s, p);
+    start(j, k, j->partial + q.partial, q.g.n);
+    join_chunk(j, k, &q, j->centres + q.g.first, j->partial + q.partial);
   }
 }
 
@@ -292,22 +286,18 @@ static double variance(const job *j, double mean, double total)
 }
 static double deviation(const job *j, double mean, double total) { return sqrt(variance(j, mean, total)); }
 
-ax_status ax_cpu_var(const ax_call *call)
+static ax_status spread(const ax_call *call, double correction,
+                        double (*finish)(const job *j, double mean, double total))
 {
   return run(call, &(job){ .first = &sums,
                            .second = &spreads,
                            .centre = mean_of,
-                           .finish = variance,
-                           .number = call->a->var.correction });
+                           .finish = finish,
+                           .number = correction });
 }
-ax_status ax_cpu_std(const ax_call *call)
-{
-  return run(call, &(job){ .first = &sums,
-                           .second = &spreads,
-                           .centre = mean_of,
-                           .finish = deviation,
-                           .number = call->a->std.correction });
-}
+
+ax_status ax_cpu_var(const ax_call *call) { return spread(call, call->a->var.correction, variance); }
+ax_status ax_cpu_std(const ax_call *call) { return spread(call, call->a->std.correction, deviation); }
 
 /* an infinite maximum is no centre: (-inf) - (-inf) would be NaN */
 static double top_of(const job *j, double top) { return isinf(top) ? 0 : top; }

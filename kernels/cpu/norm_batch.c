@@ -25,42 +25,39 @@ typedef struct job {
   bool rounded; /* to the type of the rows before a residual is added */
 } job;
 
+/* Adds rows [from, to) to two sums for each channel, of the type computed in. */
+typedef void (*chunk_fn)(const job *j, int64_t from, int64_t to, void *sum, void *other);
+
 typedef struct kind {
-  ax_range_fn statistics, apply, products, gradient;
+  chunk_fn statistics, products;
+  ax_range_fn apply, gradient;
   void (*combine)(const job *, double *, double *), (*add_up)(const job *, double *, double *);
 } kind;
 
 /* X: the type in memory; T: the type computed in; GET and PUT convert an element. */
 #define BATCH_NORM(S, X, T, GET, PUT) \
-  static void statistics_##S(int64_t lo, int64_t hi, void *ud) \
+  static void statistics_##S(const job *j, int64_t r, int64_t to, void *sums, void *squares) \
   { \
-    const job *j = ud; \
     const int64_t n = j->channels; \
-    for (int64_t k = lo; k < hi; k++) { \
-      const int64_t from = k * j->chunk_rows, \
-                    to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
-      const X *first = (const X *)j->x + from * n; \
-      T *sum = (T *)j->sums + 2 * k * n, *square = sum + n; \
-      int64_t r = from; \
-      memset(sum, 0, 2 * (size_t)n * sizeof(T)); \
-      for (; r + 4 <= to; r += 4) { \
-        const X *x = (const X *)j->x + r * n; \
-        AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { \
-          const T f = GET(first[c]), d0 = GET(x[c]) - f, d1 = GET(x[n + c]) - f, d2 = GET(x[2 * n + c]) - f, \
-                  d3 = GET(x[3 * n + c]) - f; \
-          sum[c] += (d0 + d1) + (d2 + d3); \
-          square[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3); \
-        } \
+    const X *first = (const X *)j->x + r * n; \
+    T *sum = sums, *square = squares; \
+    for (; r + 4 <= to; r += 4) { \
+      const X *x = (const X *)j->x + r * n; \
+      AX_SIMD \
+      for (int64_t c = 0; c < n; c++) { \
+        const T f = GET(first[c]), d0 = GET(x[c]) - f, d1 = GET(x[n + c]) - f, d2 = GET(x[2 * n + c]) - f, \
+                d3 = GET(x[3 * n + c]) - f; \
+        sum[c] += (d0 + d1) + (d2 + d3); \
+        square[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3); \
       } \
-      for (; r < to; r++) { \
-        const X *x = (const X *)j->x + r * n; \
-        AX_SIMD \
-        for (int64_t c = 0; c < n; c++) { \
-          const T d = GET(x[c]) - GET(first[c]); \
-          sum[c] += d; \
-          square[c] += d * d; \
-        } \
+    } \
+    for (; r < to; r++) { \
+      const X *x = (const X *)j->x + r * n; \
+      AX_SIMD \
+      for (int64_t c = 0; c < n; c++) { \
+        const T d = GET(x[c]) - GET(first[c]); \
+        sum[c] += d; \
+        square[c] += d * d; \
       } \
     } \
   } \
@@ -100,47 +97,40 @@ typedef struct kind {
     } \
   } \
   /* sums of g and of g (x - mean); g counts as 0 where relu cut the result off (x a + b <= 0) */ \
-  static void products_##S(int64_t lo, int64_t hi, void *ud) \
+  static void products_##S(const job *j, int64_t r, int64_t to, void *sums, void *products) \
   { \
-    const job *j = ud; \
     const int64_t n = j->channels; \
     const T *mean = j->mean, *a = j->a, *b = j->b; \
-    for (int64_t k = lo; k < hi; k++) { \
-      const int64_t from = k * j->chunk_rows, \
-                    to = from + j->chunk_rows < j->rows ? from + j->chunk_rows : j->rows; \
-      T *sum = (T *)j->sums + 2 * k * n, *product = sum + n; \
-      int64_t r = from; \
-      memset(sum, 0, 2 * (size_t)n * sizeof(T)); \
-      if (j->relu) { \
-        for (; r + 2 <= to; r += 2) { \
-          const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
-          AX_SIMD \
-          for (int64_t c = 0; c < n; c++) { \
-            const T x0 = GET(x[c]), x1 = GET(x[n + c]), g0 = x0 * a[c] + b[c] > 0 ? GET(g[c]) : 0, \
-                    g1 = x1 * a[c] + b[c] > 0 ? GET(g[n + c]) : 0; \
-            sum[c] += g0 + g1; \
-            product[c] += g0 * (x0 - mean[c]) + g1 * (x1 - mean[c]); \
-          } \
-        } \
-      } else \
-        for (; r + 4 <= to; r += 4) { \
-          const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
-          AX_SIMD \
-          for (int64_t c = 0; c < n; c++) { \
-            const T m = mean[c], g0 = GET(g[c]), g1 = GET(g[n + c]), g2 = GET(g[2 * n + c]), \
-                    g3 = GET(g[3 * n + c]); \
-            sum[c] += (g0 + g1) + (g2 + g3); \
-            product[c] += (g0 * (GET(x[c]) - m) + g1 * (GET(x[n + c]) - m)) + \
-                          (g2 * (GET(x[2 * n + c]) - m) + g3 * (GET(x[3 * n + c]) - m)); \
-          } \
-        } \
-      for (; r < to; r++) { \
+    T *sum = sums, *product = products; \
+    if (j->relu) { \
+      for (; r + 2 <= to; r += 2) { \
         const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
+        AX_SIMD \
         for (int64_t c = 0; c < n; c++) { \
-          const T at = GET(x[c]), v = !j->relu || at * a[c] + b[c] > 0 ? GET(g[c]) : 0; \
-          sum[c] += v; \
-          product[c] += v * (at - mean[c]); \
+          const T x0 = GET(x[c]), x1 = GET(x[n + c]), g0 = x0 * a[c] + b[c] > 0 ? GET(g[c]) : 0, \
+                  g1 = x1 * a[c] + b[c] > 0 ? GET(g[n + c]) : 0; \
+          sum[c] += g0 + g1; \
+          product[c] += g0 * (x0 - mean[c]) + g1 * (x1 - mean[c]); \
         } \
+      } \
+    } else \
+      for (; r + 4 <= to; r += 4) { \
+        const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
+        AX_SIMD \
+        for (int64_t c = 0; c < n; c++) { \
+          const T m = mean[c], g0 = GET(g[c]), g1 = GET(g[n + c]), g2 = GET(g[2 * n + c]), \
+                  g3 = GET(g[3 * n + c]); \
+          sum[c] += (g0 + g1) + (g2 + g3); \
+          product[c] += (g0 * (GET(x[c]) - m) + g1 * (GET(x[n + c]) - m)) + \
+                        (g2 * (GET(x[2 * n + c]) - m) + g3 * (GET(x[3 * n + c]) - m)); \
+        } \
+      } \
+    for (; r < to; r++) { \
+      const X *x = (const X *)j->x + r * n, *g = (const X *)j->g + r * n; \
+      for (int64_t c = 0; c < n; c++) { \
+        const T at = GET(x[c]), v = !j->relu || at * a[c] + b[c] > 0 ? GET(g[c]) : 0; \
+        sum[c] += v; \
+        product[c] += v * (at - mean[c]); \
       } \
     } \
   } \
@@ -198,8 +188,8 @@ typedef struct kind {
         product[c] += ((const T *)j->sums)[(2 * k + 1) * n + c]; \
       } \
   } \
-  static const kind kind_##S = { statistics_##S, apply_##S,   products_##S, \
-                                 gradient_##S,   combine_##S, add_up_##S };
+  static const kind kind_##S = { statistics_##S, products_##S, apply_##S, \
+                                 gradient_##S,   combine_##S,  add_up_##S };
 
 #define AS_IS(x) (x)
 BATCH_NORM(f32, float, float, AS_IS, AS_IS)
@@ -262,6 +252,32 @@ static job job_of(const ax_tensor *x)
 
 static int64_t chunks_of(const job *j) { return (j->rows + j->chunk_rows - 1) / j->chunk_rows; }
 
+typedef struct pass {
+  const job *j;
+  chunk_fn add;
+  size_t item; /* bytes of a sum */
+} pass;
+
+static void chunk_range(int64_t lo, int64_t hi, void *ud)
+{
+  const pass *p = ud;
+  const job *j = p->j;
+  const size_t bytes = (size_t)j->channels * p->item; /* of one of the two */
+
+  for (int64_t k = lo; k < hi; k++) {
+    const int64_t from = k * j->chunk_rows, left = j->rows - from;
+    char *const sums = (char *)j->sums + 2 * (size_t)k * bytes;
+    memset(sums, 0, 2 * bytes);
+    p->add(j, from, from + (left < j->chunk_rows ? left : j->chunk_rows), sums, sums + bytes);
+  }
+}
+
+/* Fills j->sums, which is taken. */
+static void sum_chunks(const job *j, chunk_fn add, size_t item)
+{
+  ax_cpu_for(chunks_of(j), j->rows * j->channels, chunk_range, &(pass){ j, add, item });
+}
+
 /* Computes y = x a + b, with residual and relu. */
 static void apply(job *j, const ax_tensor *x, const ax_tensor *residual, const ax_tensor *y)
 {
@@ -293,7 +309,7 @@ static ax_status train(const ax_call *call, const ax_tensor *residual)
   double *const at = numbers.p, *const m2 = at + n;
   void *a = m2 + n, *b = (char *)a + n * item;
   j.sums = sums.p;
-  ax_cpu_for(chunks_of(&j), x->numel, k->statistics, &j);
+  sum_chunks(&j, k->statistics, item);
   k->combine(&j, at, m2);
   if (call->n_out > 3) a = ax_data(call->out[3]), b = ax_data(call->out[4]); /* for _scale_shift */
   for (int64_t c = 0; c < j.channels; c++) {
@@ -348,7 +364,7 @@ ax_status ax_cpu__batch_norm_backward(const ax_call *call)
       coefficients(wide, weight, bias, mean, invstd, c, a, b);
     j.a = a;
     j.b = b;
-    ax_cpu_for(chunks_of(&j), x->numel, k->products, &j);
+    sum_chunks(&j, k->products, item);
     k->add_up(&j, sum, product);
   }
   for (int64_t c = 0; c < j.channels; c++) {

@@ -58,6 +58,27 @@ ax_group ax_cpu_group(const ax_split *s, int64_t t)
   return g;
 }
 
+ax_status ax_cpu_reduce(const ax_split *s, size_t size, void **partial, ax_range_fn range,
+                        ax_finish_fn finish, void *job)
+{
+  double few[256];
+
+  if (s->chunks == 1) {
+    ax_cpu_for(s->tiles, s->work, range, job);
+    return AX_OK;
+  }
+  const size_t bytes = (size_t)(s->chunks * s->kept.count) * size;
+  *partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
+  if (!*partial) return AX_ENOMEM;
+  ax_cpu_for(s->tiles * s->chunks, s->work, range, job);
+  for (int64_t t = 0; t < s->tiles; t++) {
+    const ax_group g = ax_cpu_group(s, t);
+    for (int64_t k = 0; k < g.n; k++) finish(job, &g, k);
+  }
+  if (*partial != few) ax_mfree(*partial);
+  return AX_OK;
+}
+
 /* ---- the innermost loops.  A total is a double or an int64_t. */
 
 typedef union total {
@@ -268,33 +289,24 @@ typedef struct job {
   adder add;
   finish what;
   bool integral, accumulate; /* totals are integers; the result is added to what is there */
-  total *partial;            /* [chunks][results] when there is more than one chunk */
+  void *partial;             /* totals, for ax_cpu_reduce */
 } job;
 
-/* Adds reduced positions [lo, hi) of a group to to[0 .. g->n). */
-static void add_range(const job *j, const ax_group *g, int64_t lo, int64_t hi, total *to)
+/* Adds the reduced positions of a chunk to to[0 .. g.n). */
+static void add_chunk(const job *j, const ax_chunk *p, total *to)
 {
-  const ax_dims *r = &j->s.reduced;
-  const int last = r->n - 1;
+  const ax_group *g = &p->g;
+  int64_t at[AX_ROWS], n;
 
-  if (!j->s.columns) {
-    if (r->n == 0) { /* nothing is reduced, or only one element */
-      if (lo < hi) j->add.row(g->in, 0, 1, to);
-      return;
+  for (int64_t lo = p->from; lo < p->until; lo += n) {
+    if (j->s.columns) {
+      n = ax_rows_at(&j->s, lo, p->until, at);
+      j->add.column(g->in, g->in_step, g->n, at, n, to);
+    } else {
+      const ax_line l = ax_line_at(&j->s, g, lo, p->until);
+      j->add.row(l.p, l.step, l.n, to);
+      n = l.n;
     }
-    while (lo < hi) {
-      const int64_t x = last ? lo % r->shape[last] : lo, left = r->shape[last] - x,
-                    n = left < hi - lo ? left : hi - lo;
-      j->add.row(g->in + (last ? ax_dims_at(r, lo / r->shape[last], last) : 0) + x * r->in[last], r->in[last],
-                 n, to);
-      lo += n;
-    }
-    return;
-  }
-  while (lo < hi) {
-    int64_t at[64], n = 0;
-    for (; n < 64 && lo < hi; n++, lo++) at[n] = r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n);
-    j->add.column(g->in, g->in_step, g->n, at, n, to);
   }
 }
 
@@ -372,17 +384,23 @@ static void reduce_range(int64_t lo, int64_t hi, void *ud)
   }
 
   for (int64_t p = lo; p < hi; p++) {
-    const int64_t tile = j->s.chunks == 1 ? p : p / j->s.chunks, chunk = p - tile * j->s.chunks;
-    const ax_group g = ax_cpu_group(&j->s, tile);
-    total *sums = j->partial ? j->partial + chunk * j->s.kept.count + g.first : to;
-    int64_t from = 0, until = j->s.reduced.count;
-    if (j->s.chunks > 1) ax_chunk_bounds(&j->s, chunk, &from, &until);
-    begin(j, sums, g.n);
-    add_range(j, &g, from, until, sums);
-    if (j->partial) continue;
-    if (put_floats(j, &g, sums)) continue;
-    for (int64_t k = 0; k < g.n; k++) put(j, g.out + k * g.out_step, sums[k]);
+    const ax_chunk q = ax_chunk_at(&j->s, p);
+    total *sums = j->s.chunks > 1 ? (total *)j->partial + q.partial : to;
+    begin(j, sums, q.g.n);
+    add_chunk(j, &q, sums);
+    if (j->s.chunks > 1 || put_floats(j, &q.g, sums)) continue;
+    for (int64_t k = 0; k < q.g.n; k++) put(j, q.g.out + k * q.g.out_step, sums[k]);
   }
+}
+
+static void join_chunks(const void *ud, const ax_group *g, int64_t k)
+{
+  const job *j = ud;
+  const total *p = (const total *)j->partial + g->first + k;
+  total sum = *p;
+
+  for (int64_t c = 1; c < j->s.chunks; c++) join(j, &sum, p[c * j->s.kept.count]);
+  put(j, g->out + k * g->out_step, sum);
 }
 
 static const adder counts[AX_DTYPE_COUNT];
@@ -420,31 +438,12 @@ static void split_by_memory(const ax_iter *it, ax_split *s)
 static ax_status reduce(const ax_call *call, const adder *adders, finish what)
 {
   job j = { .what = what, .accumulate = call->a->accumulate };
-  total few[256];
 
   split_by_memory(call->iter, &j.s);
   j.add = adders[j.s.from];
   if (!j.add.row) return ax_cpu_no_dtype(call->op, j.s.from);
   j.integral = what == ANY || what == ALL || adders == counts || !ax_is_float(j.s.from);
-  if (j.s.chunks == 1) {
-    ax_cpu_for(j.s.tiles, j.s.work, reduce_range, &j);
-    return AX_OK;
-  }
-  const size_t bytes = (size_t)(j.s.chunks * j.s.kept.count) * sizeof(total);
-  j.partial = bytes <= sizeof(few) ? few : ax_malloc(bytes);
-  if (!j.partial) return AX_ENOMEM;
-  ax_cpu_for(j.s.tiles * j.s.chunks, j.s.work, reduce_range, &j);
-  for (int64_t t = 0; t < j.s.tiles; t++) {
-    const ax_group g = ax_cpu_group(&j.s, t);
-    for (int64_t k = 0; k < g.n; k++) {
-      const total *p = j.partial + g.first + k;
-      total sum = p[0];
-      for (int64_t c = 1; c < j.s.chunks; c++) join(&j, &sum, p[c * j.s.kept.count]);
-      put(&j, g.out + k * g.out_step, sum);
-    }
-  }
-  if (j.partial != few) ax_mfree(j.partial);
-  return AX_OK;
+  return ax_cpu_reduce(&j.s, sizeof(total), &j.partial, reduce_range, join_chunks, &j);
 }
 
 #define ADDER(name) \

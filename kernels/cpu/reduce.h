@@ -58,13 +58,66 @@ typedef struct ax_group {
 } ax_group;
 ax_group ax_cpu_group(const ax_split *s, int64_t t);
 
-/* The reduced positions [*lo, *hi) of chunk c. */
-static inline void ax_chunk_bounds(const ax_split *s, int64_t c, int64_t *lo, int64_t *hi)
+/* A chunk of the reduced positions of a group; all of them where they are not cut. */
+typedef struct ax_chunk {
+  ax_group g;
+  int64_t from, until; /* the reduced positions */
+  int64_t partial;     /* where its first result is among those of all chunks, [chunks][results] */
+} ax_chunk;
+
+/* Chunk p, of tiles times chunks. */
+static inline ax_chunk ax_chunk_at(const ax_split *s, int64_t p)
 {
-  *lo = s->reduced.count / s->chunks * c +
-        (c < s->reduced.count % s->chunks ? c : s->reduced.count % s->chunks);
-  *hi = *lo + s->reduced.count / s->chunks + (c < s->reduced.count % s->chunks);
+  if (s->chunks == 1) {
+    const ax_group g = ax_cpu_group(s, p);
+    return (ax_chunk){ .g = g, .until = s->reduced.count, .partial = g.first };
+  }
+  const int64_t c = p % s->chunks, size = s->reduced.count / s->chunks, longer = s->reduced.count % s->chunks;
+  const ax_group g = ax_cpu_group(s, p / s->chunks);
+  const int64_t from = size * c + (c < longer ? c : longer);
+  return (ax_chunk){
+    .g = g, .from = from, .until = from + size + (c < longer), .partial = c * s->kept.count + g.first
+  };
 }
+
+/* Reduced positions of a row that one loop takes: n elements, `step` bytes apart from p on. */
+typedef struct ax_line {
+  const char *p;
+  int64_t step, n;
+} ax_line;
+
+/* The line that begins with position lo, at most up to hi. */
+static inline ax_line ax_line_at(const ax_split *s, const ax_group *g, int64_t lo, int64_t hi)
+{
+  const ax_dims *r = &s->reduced;
+  const int last = r->n - 1;
+
+  if (last < 0) return (ax_line){ .p = g->in, .n = 1 };
+  const int64_t at = last ? lo % r->shape[last] : lo, left = r->shape[last] - at;
+  return (ax_line){ .p = g->in + (last ? ax_dims_at(r, lo / r->shape[last], last) : 0) + at * r->in[last],
+                    .step = r->in[last],
+                    .n = left < hi - lo ? left : hi - lo };
+}
+
+#define AX_ROWS 64 /* reduced positions that a call of a column's loop takes */
+
+/* Writes where the reduced positions from lo on are in a column, at most up to hi, and returns how
+ * many. */
+static inline int64_t ax_rows_at(const ax_split *s, int64_t lo, int64_t hi, int64_t at[AX_ROWS])
+{
+  const ax_dims *r = &s->reduced;
+  int64_t n = 0;
+  for (; n < AX_ROWS && lo < hi; n++, lo++) at[n] = r->n == 1 ? lo * r->in[0] : ax_dims_at(r, lo, r->n);
+  return n;
+}
+
+/* Joins the chunks of result k of a group, and writes it. */
+typedef void (*ax_finish_fn)(const void *job, const ax_group *g, int64_t k);
+/* Runs `range` over all chunks of all groups.  Where there are several chunks, *partial, which the
+ * job has, is then room for [chunks][results] of `size` bytes, and `finish` is called for each
+ * result; else `range` writes the results. */
+ax_status ax_cpu_reduce(const ax_split *s, size_t size, void **partial, ax_range_fn range,
+                        ax_finish_fn finish, void *job);
 
 /* A run: `lanes` running totals of n adjacent elements, combined in a fixed order that is equal for
  * every processor level: halves are joined until one total is left, then the elements that do not
