@@ -213,13 +213,8 @@ describe("memory beyond the weights' homes", function()
 
   local START = [[
     local models = require("accelerate").models
-    local function private()
-      local sum = 0
-      for kb in io.open("/proc/self/smaps_rollup"):read("*a"):gmatch "Private_%a+:%s*(%d+) kB" do
-        sum = sum + kb * 1024
-      end
-      return sum
-    end
+    local own_memory = require "spec.support.own_memory"
+    local function private() return own_memory.private(folder) end
     models.LlamaForCausalLM { hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
       num_attention_heads = 1, num_key_value_heads = 1, vocab_size = 8 }
     local before = private()

@@ -6,22 +6,15 @@ local ranks = require "spec.support.ranks"
 
 local MEASURED = [[
 local models, optim, tensor, utils = accelerate.models, accelerate.optim, accelerate.tensor, accelerate.utils
-local sizes = require "accelerate.parallel.sharded.table"
+local own_memory, sizes = require "spec.support.own_memory", require "accelerate.parallel.sharded.table"
 local strategy, layers = arg[1], tonumber(arg[2])
 local a = accelerate.Accelerator { fsdp_plugin = { reshard_after_forward = strategy,
   auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } }
--- The share of each process in memory that several map counts as that part of it.
-local function proportional()
-  for line in io.lines "/proc/self/smaps_rollup" do
-    local kb = line:match "^Pss:%s+(%d+)"
-    if kb then return tonumber(kb) * 1024 end
-  end
-end
 local function settle()
   for _ = 1, 3 do collectgarbage() end
   core.empty_cache()
   accelerate.utils.wait_for_everyone()
-  return utils.memory_stats().live_bytes, proportional()
+  return utils.memory_stats().live_bytes, own_memory.proportional()
 end
 local ids = tensor.randint(0, 64, { 1, 8 })
 local function trained(width, n_layer)

@@ -286,14 +286,9 @@ describe("weights of files", function()
 end)
 
 describe("the memory of a rank", function()
-  -- Anonymous memory and written shared memory of this process, in MB.
   local PRIVATE = [[
-    local function private()
-      for line in io.lines "/proc/self/smaps_rollup" do
-        local kb = line:match "^Private_Dirty:%s+(%d+)"
-        if kb then return kb / 1024 end
-      end
-    end
+    local own_memory = require "spec.support.own_memory"
+    local function private() return own_memory.private() / 2 ^ 20 end
     local function large()
       return models.GPT2LMHeadModel { vocab_size = 8000, n_positions = 64, n_embd = 512, n_layer = 6,
         n_head = 8 }
