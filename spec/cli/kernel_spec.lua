@@ -4,6 +4,7 @@ local core = require "accelerate.core"
 local ffi = require "ffi"
 local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
+local machines = require "spec.support.machines"
 local processes = require "spec.support.processes"
 local text = require "accelerate.jupyter.text"
 local wire = require "accelerate.jupyter.wire"
@@ -148,20 +149,6 @@ describe("a Jupyter kernel", function()
   local KEY = "a key of the spec"
   local kernel, sockets, connection, folder
 
-  local function free_port()
-    ffi.cdef [[
-      int socket(int domain, int type, int protocol);
-      int bind(int fd, const void *address, unsigned length);
-      int getsockname(int fd, void *address, unsigned *length);
-    ]]
-    local fd = ffi.C.socket(2, 1, 0)
-    local address = ffi.new("unsigned char[16]", { 2, 0, 0, 0, 127, 0, 0, 1 })
-    local length = ffi.new("unsigned[1]", 16)
-    assert(ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, length) == 0)
-    ffi.C.close(fd)
-    return address[2] * 256 + address[3]
-  end
-
   -- The next message of a socket: its kind, content and the request's number.
   local function receive(name)
     for _ = 1, 100 * host.stretch() do
@@ -212,7 +199,7 @@ describe("a Jupyter kernel", function()
     os.execute(("mkdir -p '%s'"):format(folder))
     local info = { transport = "tcp", ip = "127.0.0.1", key = KEY, signature_scheme = "hmac-sha256" }
     for _, name in ipairs { "shell", "control", "stdin", "iopub", "hb" } do
-      info[name .. "_port"] = free_port()
+      info[name .. "_port"] = machines.free_port()
     end
     local file = assert(io.open(folder .. "/connection.json", "w"))
     file:write(json.encode(info))

@@ -31,6 +31,13 @@ local function sleepers()
   return list
 end
 
+-- Waits for the programs, which a shell may start after it has said its number; returns how many
+-- there are.
+local function sleeping(n)
+  processes.wait_until(10, function() return #sleepers() >= n end)
+  return #sleepers()
+end
+
 local function own(run)
   local pids = {}
   for pid in run:stdout():gmatch("own (%d+)\n") do pids[#pids + 1] = tonumber(pid) end
@@ -108,14 +115,14 @@ describe("programs that a script started", function()
   it("stay when the script ends well, and when they are started to stay", function()
     local run = start("os.exit(0)", 2)
     assert.equal(0, (run:wait(10)))
-    assert.equal(4, #sleepers())
+    assert.equal(4, sleeping(4))
     end_all()
     run = processes.start { "--num_processes", "2", processes.script((([[
       os.execute("env -u ACCEL_RUN_ID SLEEP &")
       error("done")
     ]]):gsub("SLEEP", SLEEP))) }
     assert.equal(1, (run:wait(10)))
-    assert.is_true(#sleepers() >= 1)
+    assert.is_true(sleeping(1) >= 1)
   end)
 
   it("leave no guard behind", function()
@@ -203,7 +210,7 @@ describe("programs that a script started in a run of one process", function()
       assert.is_true(processes.alive(list[1]))
       io.open(sign, "w"):close()
       assert.equal(status, (run:wait(10)))
-      assert.equal(2, #sleepers())
+      assert.equal(2, sleeping(2))
       assert.is_false(processes.alive(list[1]))
       end_all()
     end

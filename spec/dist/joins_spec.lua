@@ -140,7 +140,7 @@ describe("a process that another launcher started", function()
 
   it("waits for the others of its machine as long as --timeout says", function()
     local env = { OMPI_COMM_WORLD_SIZE = "2", OMPI_COMM_WORLD_LOCAL_SIZE = "2",
-      PMIX_NAMESPACE = "spec-" .. tostring(os.time()) }
+      PMIX_NAMESPACE = "spec-" .. processes.own_pid() }
     for _, case in ipairs { { "0", "waited 0.3 s for local rank 1 of 2, which mpirun" },
       { "1", "rank 1, local rank 1: waited 0.3 s for local rank 0, which mpirun" } } do
       env.OMPI_COMM_WORLD_RANK, env.OMPI_COMM_WORLD_LOCAL_RANK = case[1], case[1]
