@@ -136,7 +136,7 @@ end
 function run.LSTM(values, at, x, h, c, packed, reverse)
   local bias = sum_of_biases(values, at)
   local gx = linear(x, values["weight_ih" .. at], bias)
-  local y, c_last = core.lstm_layer(gx, values["weight_hh" .. at], h, c, packed and packed.batch_sizes or nil,
+  local y, c_last = core.lstm_layer(gx, values["weight_hh" .. at], h, c, packed and packed:_steps() or nil,
     reverse and not packed)
   release(gx)
   if bias then release(bias) end
@@ -145,8 +145,8 @@ end
 
 function run.GRU(values, at, x, h, _, packed, reverse)
   local gx = linear(x, values["weight_ih" .. at], values["bias_ih" .. at])
-  local y = core.gru_layer(gx, values["weight_hh" .. at], values["bias_hh" .. at], h, packed
-    and packed.batch_sizes or nil, reverse and not packed)
+  local y = core.gru_layer(gx, values["weight_hh" .. at], values["bias_hh" .. at], h,
+    packed and packed:_steps() or nil, reverse and not packed)
   release(gx)
   return y, last_state(y, packed, reverse)
 end
@@ -154,7 +154,7 @@ end
 function run.RNN(values, at, x, h, _, packed, reverse)
   local bias = sum_of_biases(values, at)
   local gx = linear(x, values["weight_ih" .. at], bias)
-  local y = core.rnn_layer(gx, values["weight_hh" .. at], h, packed and packed.batch_sizes or nil,
+  local y = core.rnn_layer(gx, values["weight_hh" .. at], h, packed and packed:_steps() or nil,
     values.nonlinearity, reverse and not packed)
   release(gx)
   if bias then release(bias) end

@@ -16,9 +16,9 @@ local M = {}
 --- Sequences of different lengths without padding: pack_padded_sequence and pack_sequence make it.
 ---@class accelerate.nn.PackedSequence
 ---@field data accelerate.Tensor (N, ...) all rows
----@field batch_sizes accelerate.Tensor int64, number of sequences at each step
----@field sorted_indices accelerate.Tensor? int64: position in the batch of the k-th longest
----  sequence; nil: the batch was sorted
+---@field batch_sizes accelerate.Tensor int64, on the CPU: number of sequences at each step
+---@field sorted_indices accelerate.Tensor? int64, on the device of `data`: position in the batch
+---  of the k-th longest sequence; nil: the batch was sorted
 ---@field unsorted_indices accelerate.Tensor? int64, the inverse
 local PackedSequence = class("PackedSequence")
 class.optional(PackedSequence, "sorted_indices unsorted_indices")
@@ -36,7 +36,7 @@ local function make(data, sizes, order)
   if not sorted then
     local there, back = {}, {}
     for i, from in ipairs(order) do there[i], back[from] = from - 1, i - 1 end
-    p.sorted_indices, p.unsorted_indices = int64(there), int64(back)
+    p.sorted_indices, p.unsorted_indices = int64(there, data.device), int64(back, data.device)
   end
   p._order = order
   p._places = {}  -- computed at first use; shared by all sequences of this layout
@@ -48,6 +48,21 @@ function PackedSequence:_with(data)
   local p = PackedSequence()
   for key, value in next, self do p[key] = value end
   p.data = data
+  return p
+end
+
+--- Returns the sequence with its rows as `tensor:to` gives them, and its indices beside the rows.
+--- `batch_sizes` stays on the CPU.
+---@param ... any a device, a dtype or both, as of `tensor:to`
+---@return accelerate.nn.PackedSequence
+function PackedSequence:to(...)
+  local p = self:_with(self.data:to(...))
+  if p.data.device == self.data.device then return p end
+  p._places = {}
+  if p.sorted_indices then
+    p.sorted_indices = p.sorted_indices:to(p.data.device)
+    p.unsorted_indices = p.unsorted_indices:to(p.data.device)
+  end
   return p
 end
 
@@ -64,13 +79,19 @@ local function layout(self)
   return starts, lengths
 end
 
+--- Returns `batch_sizes` beside the rows, where a layer reads it.
+function PackedSequence:_steps()
+  if not self._places.steps then self._places.steps = self.batch_sizes:to(self.data.device) end
+  return self._places.steps
+end
+
 --- Returns the last row of each sequence.
 function PackedSequence:_ends()
   if not self._places.ends then
     local starts, lengths = layout(self)
     local rows = {}
     for b, n in ipairs(lengths) do rows[b] = starts[n] + b - 1 end
-    self._places.ends = int64(rows)
+    self._places.ends = int64(rows, self.data.device)
   end
   return self._places.ends
 end
@@ -83,7 +104,7 @@ function PackedSequence:_turned()
     for t, n in ipairs(self._sizes) do
       for b = 1, n do rows[#rows + 1] = starts[lengths[b] + 1 - t] + b - 1 end
     end
-    self._places.turned = int64(rows)
+    self._places.turned = int64(rows, self.data.device)
   end
   return self._places.turned
 end
@@ -210,7 +231,7 @@ function M.pack_padded_sequence(x, lengths, ...)
   local shape = x.shape
   table.remove(shape, 1)
   shape[1] = steps * batch
-  return make(x:reshape(shape):index_select(1, int64(rows)), sizes, order)
+  return make(x:reshape(shape):index_select(1, int64(rows, x.device)), sizes, order)
 end
 
 local UNPACK = { batch_first = PAD.batch_first, padding_value = PAD.padding_value,
@@ -253,7 +274,7 @@ function M.pad_packed_sequence(sequence, ...)
   local with_padding = core.cat({ data,
     core.full(shape, o.padding_value, { dtype = data.dtype, device = data.device }) }, 1)
   table.remove(shape, 1)
-  local x = with_padding:index_select(1, int64(rows)):reshape { steps, batch, unpack(shape) }
+  local x = with_padding:index_select(1, int64(rows, data.device)):reshape { steps, batch, unpack(shape) }
   return o.batch_first and x:transpose(1, 2) or x, int64(own)
 end
 
