@@ -101,19 +101,20 @@ static __global__ void gru_back(int64_t n, int64_t H, const S *gates, const S *b
 }
 
 template <class S, class G>
-static __global__ void rnn_cells(int64_t n, const S *x, const G *part, S *h, bool relu)
+static __global__ void rnn_cells(int64_t n, int64_t H, const S *x, const G *part, S *h, bool relu)
 {
   typedef compute<S> T;
-  for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
+  for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const T v = (T)ax_cuda_load(x[p]) + (T)ax_cuda_load(part[p]);
     h[p] = ax_cuda_store<S>(relu ? (v < 0 ? (T)0 : v) : tangent(v));
   }
 }
+
 template <class S, class G>
-static __global__ void rnn_back(int64_t n, const S *y, const S *gy, const G *dh, S *d, bool relu)
+static __global__ void rnn_back(int64_t n, int64_t H, const S *y, const S *gy, const G *dh, S *d, bool relu)
 {
   typedef compute<S> T;
-  for (int64_t p = AX_FIRST; p < n; p += AX_STEP) {
+  for (int64_t p = AX_FIRST; p < n * H; p += AX_STEP) {
     const T now = ax_cuda_load(y[p]), e = (T)ax_cuda_load(gy[p]) + (T)ax_cuda_load(dh[p]);
     d[p] = ax_cuda_store<S>(relu ? (now <= 0 ? (T)0 : e) : e * (1 - now * now));
   }
@@ -133,64 +134,64 @@ template <class To, class From> static ax_status run_convert(ax_device d, To *to
 template <class S> static S *data(const ax_tensor *t) { return ax_cuda_data<S>(t); }
 /* What a layer keeps for its gradient alone: room for float32; half types take half of it. */
 template <class S> static S *kept(const ax_tensor *t) { return (S *)ax_data(t); }
-static unsigned blocks(int64_t n, ax_device d) { return ax_cuda_blocks(n, 256, d.index); }
+
+/* Runs a kernel above over n rows of H numbers. */
+template <class... P, class... A>
+static ax_status run_cells(const char *name, ax_device d, void (*kernel)(int64_t, int64_t, P...), int64_t n,
+                           int64_t H, A... arguments)
+{
+  return ax_cuda_launch(name, d, ax_cuda_blocks(n * H, 256, d.index), 256, kernel, n, H, arguments...);
+}
+
+/* Calls f(type, n, H) for a cell whose state is (n, H). */
+template <class F> static ax_status with_cell(const ax_call *call, const ax_tensor *state, F f)
+{
+  const int64_t H = state->shape[state->ndim - 1];
+  if (state->numel == 0) return AX_OK;
+  return ax_cuda_with_float(call->op, (ax_dtype)state->dtype,
+                            [&](auto type) { return f(type, state->numel / H, H); });
+}
 
 AX_CUDA_KERNEL(_lstm_gates)
 {
   const ax_tensor *c0 = call->in[2];
-  const int64_t H = c0->shape[c0->ndim - 1];
-  const ax_device d = c0->device;
-  if (c0->numel == 0) return AX_OK;
-  return ax_cuda_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_cells<S, S>, c0->numel / H, H,
-                          (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
-                          (const S *)data<S>(c0), data<S>(call->out[1]), data<S>(call->out[0]),
-                          data<S>(call->out[2]), (S *)NULL);
+  return with_cell(call, c0, [&](auto type, int64_t n, int64_t H) {
+    typedef AX_TYPE_OF(type) S;
+    return run_cells("lstm_cell", c0->device, lstm_cells<S, S>, n, H, data<S>(call->in[0]),
+                     data<S>(call->in[1]), data<S>(c0), data<S>(call->out[1]), data<S>(call->out[0]),
+                     data<S>(call->out[2]), (S *)NULL);
   });
 }
 
 AX_CUDA_KERNEL(_lstm_gates_backward)
 {
   const ax_tensor *c0 = call->in[3];
-  const int64_t H = c0->shape[c0->ndim - 1];
-  const ax_device d = c0->device;
-  if (c0->numel == 0) return AX_OK;
-  return ax_cuda_with_float(call->op, (ax_dtype)c0->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("lstm_cell", d, blocks(c0->numel, d), 256, lstm_back<S, S>, c0->numel / H, H,
-                          (const S *)data<S>(call->in[2]), (const S *)data<S>(c0),
-                          (const S *)data<S>(call->in[4]), (const S *)NULL, (const S *)data<S>(call->in[0]),
-                          (const S *)data<S>(call->in[1]), data<S>(call->out[1]), data<S>(call->out[0]));
+  return with_cell(call, c0, [&](auto type, int64_t n, int64_t H) {
+    typedef AX_TYPE_OF(type) S;
+    return run_cells("lstm_cell", c0->device, lstm_back<S, S>, n, H, data<S>(call->in[2]), data<S>(c0),
+                     data<S>(call->in[4]), (S *)NULL, data<S>(call->in[0]), data<S>(call->in[1]),
+                     data<S>(call->out[1]), data<S>(call->out[0]));
   });
 }
 
 AX_CUDA_KERNEL(_gru_gates)
 {
   const ax_tensor *h0 = call->in[2];
-  const int64_t H = h0->shape[h0->ndim - 1];
-  const ax_device d = h0->device;
-  if (h0->numel == 0) return AX_OK;
-  return ax_cuda_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_cells<S, S>, h0->numel / H, H,
-                          (const S *)data<S>(call->in[0]), (const S *)data<S>(call->in[1]),
-                          (const S *)data<S>(h0), data<S>(call->out[0]), data<S>(call->out[1]));
+  return with_cell(call, h0, [&](auto type, int64_t n, int64_t H) {
+    typedef AX_TYPE_OF(type) S;
+    return run_cells("gru_cell", h0->device, gru_cells<S, S>, n, H, data<S>(call->in[0]),
+                     data<S>(call->in[1]), data<S>(h0), data<S>(call->out[0]), data<S>(call->out[1]));
   });
 }
 
 AX_CUDA_KERNEL(_gru_gates_backward)
 {
   const ax_tensor *h0 = call->in[2];
-  const int64_t H = h0->shape[h0->ndim - 1];
-  const ax_device d = h0->device;
-  if (h0->numel == 0) return AX_OK;
-  return ax_cuda_with_float(call->op, (ax_dtype)h0->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
-    return ax_cuda_launch("gru_cell", d, blocks(h0->numel, d), 256, gru_back<S, S>, h0->numel / H, H,
-                          (const S *)data<S>(call->in[1]), (const S *)data<S>(h0), (const S *)NULL,
-                          (const S *)data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]),
-                          data<S>(call->out[1]));
+  return with_cell(call, h0, [&](auto type, int64_t n, int64_t H) {
+    typedef AX_TYPE_OF(type) S;
+    return run_cells("gru_cell", h0->device, gru_back<S, S>, n, H, data<S>(call->in[1]), data<S>(h0),
+                     (S *)NULL, data<S>(call->in[0]), data<S>(call->out[2]), data<S>(call->out[0]),
+                     data<S>(call->out[1]));
   });
 }
 
@@ -209,9 +210,7 @@ static ax_status begin_sequence(const ax_call *call, const ax_tensor *x, const a
   ax_status st = AX_OK;
 
   s->held.resize((size_t)n + 1);
-  if (sizes && sizes->device.kind == AX_CPU)
-    memcpy(s->held.data(), ax_data(sizes), (size_t)n * sizeof(int64_t));
-  else if (sizes)
+  if (sizes)
     st = ax_cuda_memory.copy(ax_device{ AX_CPU, 0 }, s->held.data(), sizes->device, ax_data(sizes),
                              (size_t)n * sizeof(int64_t));
   return st == AX_OK ? ax_rnn_begin(call, x, w, h, sizes ? s->held.data() : NULL, n, reverse, s) : st;
@@ -269,184 +268,185 @@ template <class T> struct room {
 
 static const ax_tensor *sizes_of(const ax_call *call, int k) { return call->n_in > k ? call->in[k] : NULL; }
 
+/* Calls f(type, s) for the layer of weight w; the others as begin_sequence takes them. */
+template <class F>
+static ax_status with_layer(const ax_call *call, const ax_tensor *x, const ax_tensor *w, const ax_tensor *h,
+                            const ax_tensor *sizes, bool reverse, F f)
+{
+  sequence s;
+  const ax_status st = begin_sequence(call, x, w, h, sizes, reverse, &s);
+  if (st != AX_OK) return st;
+  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto type) { return f(type, s); });
+}
+
+/* Runs cells(k, before, product) for each step k: `before` is the state that the step begins with,
+ * rows of y or at first h0, and `product` is before w^T + bias. */
+template <class S, class F>
+static ax_status run_forward(const ax_call *call, const sequence &s, const ax_tensor *w,
+                             const compute<S> *bias, const S *h0, const S *y, F cells)
+{
+  room<compute<S>> product(w->device, s.batch * s.gates);
+  ax_status st = product.st;
+  walk k = { -1, 0, 0, 0 };
+  while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
+    if (k.n == 0 || s.hidden == 0) continue;
+    const S *before = k.former < 0 ? h0 : y + k.former * s.hidden;
+    st = times_weight<S>(call, s, k.n, before, w, bias, product.p);
+    if (st == AX_OK) st = cells(k, before, (const compute<S> *)product.p);
+  }
+  return st;
+}
+
+/* Runs cells(k) for each step k from the last one back: it reads dh, the gradient of the state (0
+ * behind the last step), and writes the gates' gradients, rows of dg.  Then dh is their product
+ * with w, or (add) has it added. */
+template <class S, class F>
+static ax_status run_backward(const ax_call *call, const sequence &s, const ax_tensor *w, const S *dg,
+                              bool add, compute<S> *dh, F cells)
+{
+  ax_status st = run_convert<compute<S>, S>(w->device, dh, NULL, s.batch * s.hidden);
+  walk k = { -1, 0, 0, 0 };
+  while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
+    if (k.n == 0 || s.hidden == 0) continue;
+    st = cells(k);
+    if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * s.gates, w, add, dh);
+  }
+  return st;
+}
+
 AX_CUDA_KERNEL(lstm_layer)
 {
   const ax_tensor *gx = call->in[0], *w = call->in[1], *h0 = call->in[2], *c0 = call->in[3];
-  const int64_t H = w->shape[1];
-  const ax_device d = gx->device;
-  sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->lstm_layer.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+  const bool reverse = call->a->lstm_layer.reverse;
+  return with_layer(call, gx, w, h0, sizes_of(call, 4), reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
-    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[2]), *all_c = gates + s.rows * AX_LSTM_GATES * H;
-    const S *x = data<S>(gx), *h = data<S>(h0);
-    /* a sequence that has ended leaves its last state in c */
-    room<T> part(d, s.batch * AX_LSTM_GATES * H), c(d, s.batch * H);
-    walk k = { -1, 0, 0, 0 };
-    if (part.st != AX_OK || c.st != AX_OK) return AX_ENOMEM;
-    st = run_convert<T, S>(d, c.p, data<S>(c0), s.batch * H);
-    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
-        break;
-      st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_cells<S, T>, k.n, H,
-                          x + k.at * AX_LSTM_GATES * H, (const T *)part.p, (const T *)c.p, c.p, y + k.at * H,
-                          gates + k.at * AX_LSTM_GATES * H, all_c + k.at * H);
-    }
-    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)c.p, s.batch * H) : st;
+    const ax_device d = gx->device;
+    const int64_t H = s.hidden, G = s.gates;
+    const S *x = data<S>(gx);
+    S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[2]), *all_c = gates + s.rows * G;
+    room<T> c(d, s.batch * H); /* a sequence that has ended leaves its last state here */
+    ax_status st = c.st;
+    if (st == AX_OK) st = run_convert<T, S>(d, c.p, data<S>(c0), s.batch * H);
+    if (st == AX_OK)
+      st = run_forward(call, s, w, (const T *)NULL, data<S>(h0), y, [&](auto k, const S *, const T *product) {
+        return run_cells("lstm_layer", d, lstm_cells<S, T>, k.n, H, x + k.at * G, product, c.p, c.p,
+                         y + k.at * H, gates + k.at * G, all_c + k.at * H);
+      });
+    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), c.p, s.batch * H) : st;
   });
 }
 
 AX_CUDA_KERNEL(_lstm_layer_backward)
 {
   const ax_tensor *gy = call->in[0], *gc = call->in[1], *saved = call->in[2], *c0 = call->in[3],
-                  *w = call->in[4];
-  const int64_t H = w->shape[1];
-  const ax_device d = w->device;
-  sequence s;
-  ax_status st =
-      begin_sequence(call, call->out[0], w, c0, call->in[5], call->a->lstm_layer_backward.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+                  *w = call->in[4], *dg = call->out[0];
+  const bool reverse = call->a->lstm_layer_backward.reverse;
+  return with_layer(call, dg, w, c0, call->in[5], reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
-    S *dg = data<S>(call->out[0]);
-    const S *g = data<S>(gy), *gates = kept<S>(saved), *all_c = gates + s.rows * AX_LSTM_GATES * H,
-            *c = data<S>(c0);
+    const ax_device d = w->device;
+    const int64_t H = s.hidden, G = s.gates;
+    const S *g = data<S>(gy), *gates = kept<S>(saved), *all_c = gates + s.rows * G, *c = data<S>(c0);
+    S *to = data<S>(dg);
     room<T> dh(d, s.batch * H), dc(d, s.batch * H);
-    walk k = { -1, 0, 0, 0 };
-    if (dh.st != AX_OK || dc.st != AX_OK) return AX_ENOMEM;
-    st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
+    ax_status st = dh.st != AX_OK ? dh.st : dc.st;
     if (st == AX_OK) st = run_convert<T, S>(d, dc.p, data<S>(gc), s.batch * H);
-    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      st = ax_cuda_launch("lstm_layer", d, blocks(k.n * H, d), 256, lstm_back<S, T>, k.n, H,
-                          gates + k.at * AX_LSTM_GATES * H, k.former < 0 ? c : all_c + k.former * H,
-                          all_c + k.at * H, g ? g + k.at * H : NULL, (const T *)dh.p, (const T *)dc.p, dc.p,
-                          dg + k.at * AX_LSTM_GATES * H);
-      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * AX_LSTM_GATES * H, w, false, dh.p);
-    }
-    if (st == AX_OK) st = run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H);
-    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), (const T *)dc.p, s.batch * H) : st;
+    if (st == AX_OK)
+      st = run_backward(call, s, w, (const S *)to, false, dh.p, [&](auto k) {
+        return run_cells("lstm_layer", d, lstm_back<S, T>, k.n, H, gates + k.at * G,
+                         k.former < 0 ? c : all_c + k.former * H, all_c + k.at * H,
+                         g ? g + k.at * H : (const S *)NULL, dh.p, dc.p, dc.p, to + k.at * G);
+      });
+    if (st == AX_OK) st = run_convert<S, T>(d, data<S>(call->out[1]), dh.p, s.batch * H);
+    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), dc.p, s.batch * H) : st;
   });
 }
 
 AX_CUDA_KERNEL(gru_layer)
 {
   const ax_tensor *gx = call->in[0], *w = call->in[1], *bias = call->in[2], *h0 = call->in[3];
-  const int64_t H = w->shape[1];
-  const ax_device d = gx->device;
-  sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 4), call->a->gru_layer.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+  const bool reverse = call->a->gru_layer.reverse;
+  return with_layer(call, gx, w, h0, sizes_of(call, 4), reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
+    const ax_device d = gx->device;
+    const int64_t H = s.hidden;
+    const S *x = data<S>(gx);
     S *y = data<S>(call->out[0]), *gates = kept<S>(call->out[1]);
-    const S *x = data<S>(gx), *h = data<S>(h0);
-    room<T> part(d, s.batch * AX_GRU_GATES * H), wide(d, AX_GRU_GATES * H);
-    walk k = { -1, 0, 0, 0 };
-    if (part.st != AX_OK || wide.st != AX_OK) return AX_ENOMEM;
-    if (bias) st = run_convert<T, S>(d, wide.p, data<S>(bias), AX_GRU_GATES * H);
-    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      const S *before = k.former < 0 ? h : y + k.former * H;
-      if ((st = times_weight<S>(call, s, k.n, before, w, bias ? wide.p : (T *)NULL, part.p)) != AX_OK) break;
-      st = ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_cells<S, T>, k.n, H,
-                          x + k.at * AX_GRU_GATES * H, (const T *)part.p, before, y + k.at * H,
-                          gates + k.at * AX_GRU_SAVED * H);
-    }
-    return st;
+    room<T> wide(d, s.gates); /* the bias in the type computed in */
+    ax_status st = wide.st;
+    if (st == AX_OK && bias) st = run_convert<T, S>(d, wide.p, data<S>(bias), s.gates);
+    if (st != AX_OK) return st;
+    return run_forward(call, s, w, bias ? wide.p : (const T *)NULL, data<S>(h0), y,
+                       [&](auto k, const S *before, const T *product) {
+      return run_cells("gru_layer", d, gru_cells<S, T>, k.n, H, x + k.at * s.gates, product, before,
+                       y + k.at * H, gates + k.at * AX_GRU_SAVED * H);
+    });
   });
 }
 
 AX_CUDA_KERNEL(_gru_layer_backward)
 {
   const ax_tensor *gy = call->in[0], *saved = call->in[1], *out = call->in[2], *h0 = call->in[3],
-                  *w = call->in[4];
-  const int64_t H = w->shape[1];
-  const ax_device d = w->device;
-  sequence s;
-  ax_status st =
-      begin_sequence(call, call->out[0], w, h0, call->in[5], call->a->gru_layer_backward.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+                  *w = call->in[4], *dgx = call->out[0];
+  const bool reverse = call->a->gru_layer_backward.reverse;
+  return with_layer(call, dgx, w, h0, call->in[5], reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
-    S *dgx = data<S>(call->out[0]), *dgh = data<S>(call->out[1]);
+    const ax_device d = w->device;
+    const int64_t H = s.hidden, G = s.gates;
     const S *g = data<S>(gy), *gates = kept<S>(saved), *y = data<S>(out), *h = data<S>(h0);
+    S *to_x = data<S>(dgx), *to_h = data<S>(call->out[1]);
     room<T> dh(d, s.batch * H);
-    walk k = { -1, 0, 0, 0 };
-    if (dh.st != AX_OK) return AX_ENOMEM;
-    st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
-    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      st =
-          ax_cuda_launch("gru_layer", d, blocks(k.n * H, d), 256, gru_back<S, T>, k.n, H,
-                         gates + k.at * AX_GRU_SAVED * H, k.former < 0 ? h : y + k.former * H, g + k.at * H,
-                         (const T *)dh.p, dh.p, dgx + k.at * AX_GRU_GATES * H, dgh + k.at * AX_GRU_GATES * H);
-      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dgh + k.at * AX_GRU_GATES * H, w, true, dh.p);
-    }
-    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), (const T *)dh.p, s.batch * H) : st;
+    ax_status st = dh.st;
+    if (st == AX_OK)
+      st = run_backward(call, s, w, (const S *)to_h, true, dh.p, [&](auto k) {
+        return run_cells("gru_layer", d, gru_back<S, T>, k.n, H, gates + k.at * AX_GRU_SAVED * H,
+                         k.former < 0 ? h : y + k.former * H, g + k.at * H, dh.p, dh.p, to_x + k.at * G,
+                         to_h + k.at * G);
+      });
+    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[2]), dh.p, s.batch * H) : st;
   });
 }
 
 AX_CUDA_KERNEL(rnn_layer)
 {
   const ax_tensor *gx = call->in[0], *w = call->in[1], *h0 = call->in[2];
-  const int64_t H = w->shape[1];
-  const ax_device d = gx->device;
-  const bool relu = call->a->rnn_layer.nonlinearity;
-  sequence s;
-  ax_status st = begin_sequence(call, gx, w, h0, sizes_of(call, 3), call->a->rnn_layer.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)gx->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+  const auto &a = call->a->rnn_layer;
+  return with_layer(call, gx, w, h0, sizes_of(call, 3), a.reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
+    const int64_t H = s.hidden;
+    const S *x = data<S>(gx);
     S *y = data<S>(call->out[0]);
-    const S *x = data<S>(gx), *h = data<S>(h0);
-    room<T> part(d, s.batch * H);
-    walk k = { -1, 0, 0, 0 };
-    if (part.st != AX_OK) return part.st;
-    while (st == AX_OK && ax_rnn_next(&s, false, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      if ((st = times_weight<S>(call, s, k.n, k.former < 0 ? h : y + k.former * H, w, NULL, part.p)) != AX_OK)
-        break;
-      st = ax_cuda_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_cells<S, T>, k.n * H, x + k.at * H,
-                          (const T *)part.p, y + k.at * H, relu);
-    }
-    return st;
+    return run_forward(call, s, w, (const T *)NULL, data<S>(h0), y, [&](auto k, const S *, const T *product) {
+      return run_cells("rnn_layer", gx->device, rnn_cells<S, T>, k.n, H, x + k.at * H, product, y + k.at * H,
+                       a.nonlinearity);
+    });
   });
 }
 
 AX_CUDA_KERNEL(_rnn_layer_backward)
 {
-  const ax_tensor *gy = call->in[0], *out = call->in[1], *w = call->in[2], *h0 = call->in[3];
-  const int64_t H = w->shape[1];
-  const ax_device d = w->device;
-  const bool relu = call->a->rnn_layer_backward.nonlinearity;
-  sequence s;
-  ax_status st =
-      begin_sequence(call, call->out[0], w, h0, call->in[4], call->a->rnn_layer_backward.reverse, &s);
-  if (st != AX_OK) return st;
-  return ax_cuda_with_float(call->op, (ax_dtype)w->dtype, [&](auto tag) {
-    typedef AX_TYPE_OF(tag) S;
+  const ax_tensor *gy = call->in[0], *out = call->in[1], *w = call->in[2], *h0 = call->in[3],
+                  *dg = call->out[0];
+  const auto &a = call->a->rnn_layer_backward;
+  return with_layer(call, dg, w, h0, call->in[4], a.reverse, [&](auto type, const sequence &s) {
+    typedef AX_TYPE_OF(type) S;
     typedef compute<S> T;
-    S *dg = data<S>(call->out[0]);
+    const ax_device d = w->device;
+    const int64_t H = s.hidden;
     const S *g = data<S>(gy), *y = data<S>(out);
+    S *to = data<S>(dg);
     room<T> dh(d, s.batch * H);
-    walk k = { -1, 0, 0, 0 };
-    if (dh.st != AX_OK) return dh.st;
-    st = run_convert<T, S>(d, dh.p, (const S *)NULL, s.batch * H);
-    while (st == AX_OK && ax_rnn_next(&s, true, &k)) {
-      if (k.n == 0 || H == 0) continue;
-      st = ax_cuda_launch("rnn_layer", d, blocks(k.n * H, d), 256, rnn_back<S, T>, k.n * H, y + k.at * H,
-                          g + k.at * H, (const T *)dh.p, dg + k.at * H, relu);
-      if (st == AX_OK) st = times_transposed<S>(call, s, k.n, dg + k.at * H, w, false, dh.p);
-    }
-    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), (const T *)dh.p, s.batch * H) : st;
+    ax_status st = dh.st;
+    if (st == AX_OK)
+      st = run_backward(call, s, w, (const S *)to, false, dh.p, [&](auto k) {
+        return run_cells("rnn_layer", d, rnn_back<S, T>, k.n, H, y + k.at * H, g + k.at * H, dh.p,
+                         to + k.at * H, a.nonlinearity);
+      });
+    return st == AX_OK ? run_convert<S, T>(d, data<S>(call->out[1]), dh.p, s.batch * H) : st;
   });
 }
 
