@@ -248,7 +248,8 @@ function common.train(accelerator, flags, about, next_batch, train_step)
 end
 
 --- Prints what the kernels of one step move, as the device that counts it gives it
---- (kernels/cuda/emulate/traffic.cpp): lines of name, launches, bytes read, written, accessed.
+--- (kernels/cuda/emulate/traffic.cpp): lines of name, launches, bytes read, written,
+--- accessed, and writes.
 function common.count_traffic(step, wait)
   ffi.cdef "const char *ax_emulated_traffic(void);"
   local lib = ffi.load(os.getenv "ACCEL_CUDA_PLUGIN" or error("--traffic needs make traffic", 0))

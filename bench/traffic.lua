@@ -67,7 +67,7 @@ function M.count(script, arguments)
   local found, out = {}, {}
   for line in pipe:lines() do
     out[#out + 1] = line
-    local name, launches, read, written, accessed = line:match("^([^\t]+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)$")
+    local name, launches, read, written, accessed = line:match("^([^\t]+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t%d+$")
     if name then
       found[name] = { tonumber(launches), tonumber(read), tonumber(written), tonumber(accessed) }
     end

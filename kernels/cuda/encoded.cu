@@ -1,14 +1,18 @@
-/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values, into its stack,
- * since the encoding chooses their places.  A few rows of x: a warp has a row of the matrix, and
- * memory gives the codes alone.  More rows: the matrix is decoded into scratch memory for the
- * ordinary product.  The formulas of kernels/decode.h are compiled without contraction, as on the
- * CPU; sums are fused. */
+/* Encoded matrices (core/encodings.def).  A thread decodes 32 neighbouring values, at places that
+ * the encoding chooses, and a warp so many times 32: its tile, in shared memory.  From there the
+ * threads take the values in order, so that what they read and write of other memory lies side by
+ * side.  A few rows of x: a warp has a row of the matrix, and memory gives the codes alone.  More
+ * rows: the matrix is decoded into scratch memory for the ordinary product.  The formulas of
+ * kernels/decode.h are compiled without contraction, as on the CPU; sums are fused. */
 #include "gemm.cuh"
 #include "rows.cuh"
 
 #include "decode.h"
 
-enum { FEW = 4 }; /* rows of x that are multiplied as they come */
+enum { FEW = 4, WARPS = 4 }; /* rows of x that are multiplied as they come; warps of a block */
+/* A lane's values have one place more than they need: lanes that decode are in different banks. */
+enum { PITCH = 33, TILE = 32 * PITCH };
+static __device__ __forceinline__ int tile_place(int i) { return i + i / 32; }
 
 /* 32 values from column `col` on; `plain`: the codes of int8 themselves. */
 static __device__ __forceinline__ void decode(const ax_encoded &e, bool plain, int64_t row, int64_t col,
@@ -20,22 +24,61 @@ static __device__ __forceinline__ void decode(const ax_encoded &e, bool plain, i
     for (int i = 0; i < n; i++) out[i] = (float)(int8_t)e.codes[row * e.cols + col + i];
 }
 
+/* A group is what a thread decodes: 32 values of a row, or those left at its end.  A tile is 32
+ * groups, whose values follow each other in the matrix. */
+struct tiling {
+  int64_t cols, groups; /* of a row */
+  /* The number of the first value of group k. */
+  __device__ __forceinline__ int64_t first(int64_t k) const
+  {
+    const int64_t row = ax_cuda_divided(k, groups);
+    return row * cols + (k - row * groups) * 32;
+  }
+  /* The place of value i in the tile that begins with group k and value `from`. */
+  __device__ __forceinline__ int place(int64_t k, int64_t from, int64_t i) const
+  {
+    if (cols % 32 == 0) return tile_place((int)(i - from));
+    const int64_t row = ax_cuda_divided(i, cols), col = i - row * cols;
+    return tile_place((int)(row * groups + col / 32 - k) * 32 + (int)(col % 32));
+  }
+};
+
+/* V values are 16 bytes, which a thread stores at once; at the ends of a tile one by one. */
 template <class S> static __global__ void decode_all(ax_encoded e, bool plain, S *y)
 {
-  const int64_t groups = (e.cols + 31) / 32, all = e.rows * groups;
-  for (int64_t k = AX_FIRST; k < all; k += AX_STEP) {
-    const int64_t row = k / groups, col = (k - row * groups) * 32;
-    const int n = e.cols - col < 32 ? (int)(e.cols - col) : 32;
-    float v[32];
-    decode(e, plain, row, col, v);
-    for (int i = 0; i < n; i++) y[row * e.cols + col + i] = ax_cuda_store<S>(v[i]);
+  constexpr int V = 16 / (int)sizeof(S);
+  __shared__ float tiles[WARPS][TILE];
+  float *const tile = tiles[threadIdx.x / 32];
+  const int lane = threadIdx.x % 32;
+  const tiling t = { e.cols, (e.cols + 31) / 32 };
+  const int64_t all = e.rows * t.groups;
+  for (int64_t k = AX_FIRST - lane; k < all; k += AX_STEP) {
+    const int64_t first = t.first(k), end = t.first(k + 32 < all ? k + 32 : all);
+    if (k + lane < all) {
+      const int64_t row = ax_cuda_divided(k + lane, t.groups);
+      decode(e, plain, row, (k + lane - row * t.groups) * 32, tile + lane * PITCH);
+    }
+    __syncwarp();
+    /* from an address that is a multiple of 16 on */
+    const int before = (int)((uintptr_t)(y + first) % 16 / sizeof(S));
+    for (int64_t i = first - before + lane * V; i < end; i += 32 * V) {
+      if (i >= first && i + V <= end) {
+        compute<S> v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = tile[t.place(k, first, i + j)];
+        ax_cuda_put(y, i, v);
+      } else
+        for (int j = 0; j < V; j++)
+          if (i + j >= first && i + j < end) y[i + j] = ax_cuda_store<S>(tile[t.place(k, first, i + j)]);
+    }
+    __syncwarp(); /* the tile is about to be written again */
   }
 }
 
 template <class S> static ax_status decode_into(ax_device d, const ax_encoded &e, bool plain, S *y)
 {
-  return ax_cuda_launch("decode", d, ax_cuda_blocks(e.rows * ((e.cols + 31) / 32), 128, d.index), 128,
-                        decode_all<S>, e, plain, y);
+  return ax_cuda_launch("decode", d, ax_cuda_blocks(e.rows * ((e.cols + 31) / 32), 32 * WARPS, d.index),
+                        32 * WARPS, decode_all<S>, e, plain, y);
 }
 
 AX_CUDA_KERNEL(_decode)
@@ -57,14 +100,20 @@ static __global__ void few_rows(ax_encoded e, bool plain, int m, const S *x, int
                                 S *y)
 {
   typedef ax_cuda_team<false> team;
+  __shared__ float tiles[WARPS][TILE];
+  float *const tile = tiles[threadIdx.x / 32];
+  const int lane = team::rank();
   for (int64_t r = team::first_row(); r < e.rows; r += team::row_step()) {
     float sum[FEW] = { 0 };
-    for (int64_t col = 32 * team::rank(); col < e.cols; col += 32 * team::size()) {
-      const int n = e.cols - col < 32 ? (int)(e.cols - col) : 32;
-      float v[32];
-      decode(e, plain, r, col, v);
-      for (int i = 0; i < m; i++)
-        for (int k = 0; k < n; k++) sum[i] = fmaf(v[k], (float)ax_cuda_load(x[i * e.cols + col + k]), sum[i]);
+    for (int64_t col = 0; col < e.cols; col += 32 * 32) {
+      const int n = e.cols - col < 32 * 32 ? (int)(e.cols - col) : 32 * 32;
+      if (32 * lane < n) decode(e, plain, r, col + 32 * lane, tile + lane * PITCH);
+      __syncwarp();
+      for (int k = lane; k < n; k += 32) {
+        const float w = tile[tile_place(k)];
+        for (int i = 0; i < m; i++) sum[i] = fmaf(w, (float)ax_cuda_load(x[i * e.cols + col + k]), sum[i]);
+      }
+      __syncwarp(); /* the tile is about to be written again */
     }
     for (int i = 0; i < m; i++) {
       const float all = team::sum(sum[i], (float *)NULL);

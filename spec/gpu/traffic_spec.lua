@@ -29,7 +29,7 @@ if not file then
 end
 file:close()
 
--- What the kernels of a piece of Lua move: { launches, read, written, accessed } by name.
+-- What the kernels of a piece of Lua move: { launches, read, written, accessed, writes } by name.
 local function moved(setup, code)
   local script = ([[
     local tensor = require "accelerate.tensor"
@@ -45,8 +45,9 @@ local function moved(setup, code)
   local status, out, err = host.run({ "-e", script }, { env = { ACCEL_CUDA_PLUGIN = plugin } })
   assert.are.equal(0, status, err)
   local found = {}
-  for name, launches, read, written, accessed in out:gmatch("([^\t\n]+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)") do
-    found[name] = { tonumber(launches), tonumber(read), tonumber(written), tonumber(accessed) }
+  for name, figures in out:gmatch("([^\t\n]+)\t([%d\t]+)\n") do
+    found[name] = {}
+    for figure in figures:gmatch "%d+" do table.insert(found[name], tonumber(figure)) end
   end
   return found
 end
@@ -55,7 +56,7 @@ describe("traffic", function()
   it("is what a kernel reads and writes, each sector once", function()
     local found = moved("local x = tensor.ones(4096, { device = 'cuda' }); local y = x:clone()",
       "local z = x + y; local s = z:sum(); local t = x:view(64, 64):select(2, 1) * 2")
-    assert.are.same({ 1, 32768, 16384, 49152 }, found.add)
+    assert.are.same({ 1, 32768, 16384, 49152, 1024 }, found.add) -- 16 bytes a write
     assert.are.equal(16384, found.sum[2]) -- z was written before: by another launch
     assert.are.same({ 64 * 32, 256 }, { found.mul[2], found.mul[3] }) -- a sector for each of 64 numbers
   end)
@@ -68,6 +69,16 @@ describe("traffic", function()
     ]], "local y = F.scaled_dot_product_attention(q, q, q); local p = q:view(128, 64):mm(w)")
     assert.are.same({ 16384, 16384 + 2 * 64 * 4 }, { found.attention[2], found.attention[3] })
     assert.are.same({ 1, 16384 + 8192, 16384 }, { found.product[1], found.product[2], found.product[3] })
+  end)
+
+  it("of a decoded matrix is its bytes, written 16 at once", function()
+    local found = moved([[
+      local encodings = require "accelerate.quantisation.encodings"
+      local e = encodings.encode("nf4", tensor.randn(33, 96))
+      for _, part in ipairs { "codes", "scales" } do e[part] = e[part]:to "cuda" end
+    ]], "local y = encodings.decode(e, 'bfloat16')")
+    assert.are.equal(33 * 96 * 2, found.decode[3])
+    assert.are.equal(33 * 96 * 2 / 16, found.decode[5])
   end)
 
   it("has no pass for relu and a residual behind a batch norm, nor for their gradients", function()

@@ -14,23 +14,30 @@ function M.names()
   return names
 end
 
---- Returns a random matrix of 6 rows.
+--- Returns a random matrix. Only encodings of one code or two in a block take any number of
+--- columns.
+---@param rows? integer default 6
 ---@return accelerate.EncodedMatrix
-function M.matrix(name, cols)
+function M.matrix(name, cols, rows)
+  rows = rows or 6
   local info = encodings.list[name]
-  if info.block > 2 then
-    local codes = core.randint(0, 50, { 6, cols / info.block * info.bytes }):to "uint8"
-    return { name = name, rows = 6, cols = cols, size = 32, codes = codes }
-  elseif name == "affine4" or name == "affine8" then
-    return { name = name, rows = 6, cols = cols, size = 32,
-      codes = core.randint(0, 256, { 6, cols / info.block }):to "uint8",
-      scales = core.rand(6, cols / 32), more = core.randint(0, 16, { 6, cols / 32 }):to "uint8" }
-  elseif name == "fp8" or name == "fp8_rows" then
-    return { name = name, rows = 6, cols = cols, size = 128,
-      codes = core.randint(0, 120, { 6, cols }):to "uint8",
-      scales = name == "fp8" and core.rand(1, math.ceil(cols / 128)) or core.rand(6) }
+  local function codes(least, most)
+    local n = math.ceil(rows * cols / info.block) * info.bytes
+    local list = core.randint(least, most, { n }):to "uint8"
+    return n % rows == 0 and list:view(rows, n / rows) or list
   end
-  return encodings.encode(name, core.randn(6, cols), 64, name == "nf4")
+  if info.block > 2 then
+    return { name = name, rows = rows, cols = cols, size = 32, codes = codes(0, 50) }
+  elseif name == "affine4" or name == "affine8" then
+    local groups = math.ceil(cols / 32)
+    return { name = name, rows = rows, cols = cols, size = 32, codes = codes(0, 256),
+      scales = core.rand(rows, groups), more = core.randint(0, 16, { rows, groups }):to "uint8" }
+  elseif name == "fp8" or name == "fp8_rows" then
+    local scales = name == "fp8" and core.rand(math.ceil(rows / 128), math.ceil(cols / 128))
+      or core.rand(rows)
+    return { name = name, rows = rows, cols = cols, size = 128, codes = codes(0, 120), scales = scales }
+  end
+  return encodings.encode(name, core.randn(rows, cols), 64, name == "nf4")
 end
 
 --- Returns an encoded matrix whose parts are on a device.
