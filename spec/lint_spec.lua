@@ -92,6 +92,16 @@ describe("lint", function()
     finds("width-python", { "a.py:1" }, { ["a.py"] = wide })
   end)
 
+  it("gives guides 110 columns where a line can be broken", function()
+    local words, wide = ("word "):rep(21) .. "words", ("x"):rep(111)
+    finds("width-text", {}, { ["a.md"] = words .. "\n" .. wide .. "\n# " .. words .. " more\n| " .. words ..
+      " more |\n* `" .. wide .. "`\n    " .. words .. " code\n```\n" .. words .. " a word\n```\n" ..
+      "[a " .. words .. "](b.md)\n", })
+    finds("width-text", { "a.md:1", "a.md:2", "a.md:4", "a.md:7" },
+      { ["a.md"] = words .. " more\n* `" .. wide ..
+      "` x\n```lua\nf(" .. words .. " more)\n```\n```\n" .. words .. " and two more\n```\n" }, "115 columns")
+  end)
+
   it("leaves out what a program wrote", function()
     finds("width-lua", {}, { ["a.lua"] = "-- Written by gen_a.py with NumPy.\nlocal s = '" .. sixty ..
       sixty .. "'\n" })

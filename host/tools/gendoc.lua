@@ -5,6 +5,7 @@
 -- As a module it returns { ops_page = function() -> text }: spec/docs_spec.lua compares that with
 -- the file.
 local core = require "accelerate.core"
+local markdown = require "host.tools.markdown"
 
 local M = {}
 
@@ -180,7 +181,7 @@ function M.ops_page()
     out[#out + 1] = table.concat(kinds, ", ") .. "  \n" .. facts(row) .. "\n\n"
     ::continue::
   end
-  return (table.concat(out):gsub("\n+$", "\n"))
+  return markdown.fill((table.concat(out):gsub("\n+$", "\n")))
 end
 
 if arg and arg[0] and arg[0]:find("gendoc%.lua$") then

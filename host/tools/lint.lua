@@ -29,6 +29,8 @@ local RULES = {
   { "width-make", true, width.width_make, "Makefile: lines to 120 columns" },
   { "width-shell", true, width.width_shell, "scripts: lines to 120 columns" },
   { "width-python", true, width.width_python, "Python: lines to 120 columns" },
+  { "width-text", true, width.width_text,
+    "guides: text and code to 110 columns, a terminal's lines to 120; tables and links as they are" },
   { "format", true, part "format", "C is as `make fmt` writes it" },
   { "pieces", true, layout.pieces, "no short piece of a string has a line of its own" },
   { "joins", true, layout.joins, "Lua: `..` ends a line and begins none" },

@@ -11,6 +11,7 @@
 local annotations = require "host.tools.annotations"
 local core = require "accelerate.core"
 local fs = require "accelerate.utils.fs"
+local markdown = require "host.tools.markdown"
 local positions = require "accelerate.utils.positions"
 local properties = require "accelerate.utils.properties"
 local public = require "host.tools.public"
@@ -199,7 +200,7 @@ local function write_field(out, level, call, field)
     or "")
   add(out, "")
   if field.text ~= "" then
-    add(out, field.text:sub(1, 1):upper(), field.text:sub(2), ".")
+    add(out, field.text:sub(1, 1):upper(), field.text:sub(2), field.text:find("[.!?]$") and "" or ".")
     add(out, "")
   end
   add(out, "* `", field.type, "`")
@@ -379,7 +380,8 @@ local function write_page(page)
     add(out, table.concat(op_names, ", "), ".")
   end
   if #later > 0 then table.insert(out, 6, "Pages of their own: " .. table.concat(later, ", ") .. ".\n") end
-  return table.concat(out, "\n"):gsub("\n\n\n+", "\n\n"):gsub("%s+$", "") .. "\n"
+  local text = table.concat(out, "\n"):gsub("\n\n\n+", "\n\n"):gsub("%s+$", "")
+  return markdown.fill(text .. "\n")
 end
 
 --- Every page's text by its file's name, and the names without a description.

@@ -185,9 +185,11 @@ local function plain_line(line)
 end
 
 local function trimmed(lines)
-  local out = {}
+  local out, origin = {}, false
   for _, line in ipairs(lines) do
-    if not line:find("^```") and not line:find("^%*Written by") then out[#out + 1] = plain_line(line) end
+    origin = origin or line:find("^%*Written by") ~= nil -- a sentence, perhaps of several lines
+    if not line:find("^```") and not origin then out[#out + 1] = plain_line(line) end
+    if line:find("%*$") then origin = false end
   end
   return (table.concat(out, "\n"):gsub("^%s*\n", ""):gsub("%s+$", ""):gsub("\n\n\n+", "\n\n"))
 end
