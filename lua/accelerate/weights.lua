@@ -202,6 +202,20 @@ function M.listed(i, listed)
   end
 end
 
+local receive -- set where models are prepared
+
+--- Sets what brings the values of a model together that are cut over ranks.
+---@param fn fun(model: accelerate.nn.Module, dict: table<string, accelerate.Tensor>?):
+---  table<string, accelerate.Tensor>? nil: this rank reads all of them
+function M.receive_with(fn) receive = fn end
+
+--- Returns whole weights of a model that this rank has a part of: on rank 0 all, elsewhere none.
+--- All ranks call it then. Nil where this rank can read all of them.
+---@param model accelerate.nn.Module
+---@param dict? table<string, accelerate.Tensor> the tensors themselves, default the model's
+---@return table<string, accelerate.Tensor>?
+function M.received(model, dict) return receive and receive(model, dict) end
+
 --- Writes a model's weights into a directory.
 ---@param model accelerate.nn.Module
 ---@param directory string

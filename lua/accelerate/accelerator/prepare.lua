@@ -62,6 +62,12 @@ local function check_sparse(self, model)
   end
 end
 
+-- Weights of a model for save_pretrained, where no rank can read all of them.
+local function received(model, dict)
+  if not parallel.reads_part(model) then return nil end
+  return require("accelerate.checkpoint.sharded").whole_state_dict(model, dict)
+end
+
 --- Prepares a model in place and returns it. Its parameters go into flat buffers, and all ranks
 --- start from rank 0's values. With mixed precision its forward runs under casting and returns
 --- float32: every float16 and bfloat16 tensor in its result is converted. Its parameters then get
@@ -93,6 +99,7 @@ function Accelerator:prepare_model(model, opts)
   float8.wrap(self, model)
   policy.apply(model, self._plan)
   if not opts.evaluation_mode then parallel.prepare(model, self:_strategy()) end
+  if parallel.cuts_values(model) then require("accelerate.weights").receive_with(received) end
   if self._dynamo_backend == "cudagraphs" and not opts.evaluation_mode then
     require("accelerate.capture.model").wrap(model, self.device, parallel.recorded_reduction(model))
   end

@@ -56,8 +56,10 @@ function Accelerator:save_model(model, directory, opts)
   })
   if not kinds.is_model(model) then fail("save_model: expected a module, got %s", options.show(model)) end
   options.value("save_model", "directory", directory, { "string" })
-  local dict = parallel.cuts_values(model) and require("accelerate.checkpoint.sharded").whole_state_dict(self,
-    model) or nil
+  local dict
+  if parallel.cuts_values(model) then
+    dict = require("accelerate.checkpoint.sharded").whole_state_dict(model)
+  end
   if self:_writes() then require("accelerate.weights").save_model(model, directory, opts, dict) end
 end
 
@@ -70,7 +72,7 @@ function Accelerator:get_state_dict(model, opts)
   options.check("get_state_dict", opts, { unwrap = { "boolean", default = true } })
   if not kinds.is_model(model) then fail("get_state_dict: expected a module, got %s", options.show(model)) end
   if parallel.cuts_values(model) then
-    return require("accelerate.checkpoint.sharded").whole_state_dict(self, model)
+    return require("accelerate.checkpoint.sharded").whole_state_dict(model)
   end
   return model:state_dict()
 end

@@ -68,7 +68,7 @@ end
 function M.save_fsdp_model(fsdp_plugin, accelerator, model, output_dir, ...)
   local where = "save_fsdp_model"
   local i, kind = arguments(where, "model_index", ...), kind_of(where, fsdp_plugin)
-  sharded.save_model(accelerator, folder_for(where, output_dir), kind, i, model,
+  sharded.save_model(folder_for(where, output_dir), kind, i, model,
     model:state_dict { keep_vars = true })
   accelerator:wait_for_everyone()
 end

@@ -62,9 +62,9 @@ end
 ---@field list accelerate.dcp.Value[]
 ---@field bytes table<integer, number> that each rank writes of whole values
 
-local function values_for(accelerator)
-  return { ranks = accelerator.num_processes, rank = accelerator.process_index,
-    parts = accelerator:_strategy().plan.shard, list = {}, bytes = {} }
+local function values_under(plan)
+  return { ranks = core.dist.world_size(), rank = core.dist.rank(), parts = plan.shard,
+    list = {}, bytes = {} }
 end
 
 -- Adds a value that all ranks have whole. One of them writes it, the one with the least so far.
@@ -106,8 +106,8 @@ local function add_formed(to, name, path, p, t)
 end
 
 -- The values of a model, of whose state dict hooks may have replaced some.
-local function model_values(accelerator, model, dict)
-  local to, piece_of, named = values_for(accelerator), {}, {}
+local function model_values(model, dict)
+  local to, piece_of, named = values_under(parallel.plan_of(model)), {}, {}
   for _, piece in ipairs(parallel.pieces_of(model)) do
     piece_of[piece.param] = piece
     for _, name in ipairs(piece.names) do named[name] = piece end
@@ -172,7 +172,7 @@ local function add_groups(to, optimizer, names)
 end
 
 local function optimizer_values(accelerator, optimizer, names)
-  local to = values_for(accelerator)
+  local to = values_under(accelerator:_strategy().plan)
   for _, piece in ipairs(parallel.state_pieces(optimizer)) do
     local name = names[piece.param]
     if not name then
@@ -249,14 +249,13 @@ local function save_full(save, name, to, always)
 end
 
 --- Adds the weights of the i-th model to a save, on all ranks.
----@param accelerator accelerate.Accelerator
 ---@param save accelerate.checkpoint.Save
 ---@param kind "full"|"sharded"|"local"
 ---@param i integer from 1
 ---@param model accelerate.nn.Module
 ---@param dict table<string, accelerate.Tensor> its state dict
-function M.save_model(accelerator, save, kind, i, model, dict)
-  local to = model_values(accelerator, model, dict)
+function M.save_model(save, kind, i, model, dict)
+  local to = model_values(model, dict)
   if kind == "full" then save_full(save, M.names.model(i), to)
   elseif kind == "local" then save_rank(save, M.names.model_of_rank(i, to.rank), to)
   else save_folder(save, M.names.model_folder(i), to) end
@@ -287,20 +286,20 @@ function M.save(accelerator, save, kind, weights)
   end
   local names = M.parameter_names(accelerator._models)
   for i, dict in ipairs(weights) do
-    M.save_model(accelerator, save, kind, i, accelerator._models[i], dict)
+    M.save_model(save, kind, i, accelerator._models[i], dict)
   end
   for i, optimizer in ipairs(accelerator._optimizers) do
     M.save_optimizer(accelerator, save, kind, i, optimizer.optimizer, names)
   end
 end
 
---- Returns the weights of a model whole: by name, on the CPU of rank 0; an empty table elsewhere. A
+--- Returns weights of a model whole: by name, on the CPU of rank 0; an empty table elsewhere. A
 --- collective.
----@param accelerator accelerate.Accelerator
 ---@param model accelerate.nn.Module
+---@param dict? table<string, accelerate.Tensor> the tensors themselves, default all
 ---@return table<string, accelerate.Tensor>
-function M.whole_state_dict(accelerator, model)
-  local to = model_values(accelerator, model, model:state_dict { keep_vars = true })
+function M.whole_state_dict(model, dict)
+  local to = model_values(model, dict or model:state_dict { keep_vars = true })
   local dict = nested(to)
   return to.rank == 0 and dict or ordered.new()
 end

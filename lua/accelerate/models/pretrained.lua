@@ -213,8 +213,8 @@ local SAVE = {
 ---  accelerate.Tensor> } max_shard_size: weights beyond it are cut into files with an index,
 ---  default "50GB"; safe_serialization: false for pytorch_model.bin, default model.safetensors;
 ---  is_main_process: whether this rank writes; save_function: what writes each file of
----  pytorch_model.bin; state_dict: the weights, default the model's (of one whose values are cut
----  over ranks accelerator:get_state_dict(model))
+---  pytorch_model.bin; state_dict: the weights, default the model's. All ranks call it where the
+---  values of the model are cut over them and state_dict is not given
 function PreTrainedModel:save_pretrained(directory, opts)
   opts = options.check("save_pretrained", opts, SAVE)
   options.value("save_pretrained", "directory", directory, { "string" })
@@ -223,6 +223,8 @@ function PreTrainedModel:save_pretrained(directory, opts)
       "= true, " ..
       "makes them plain numbers", self._unsaved)
   end
+  local weights = require "accelerate.weights"
+  local dict = opts.state_dict or weights.received(self)
   local writes = opts.is_main_process
   if writes == nil then writes = require("accelerate.state").PartialState().is_main_process end
   if not writes then return end
@@ -238,7 +240,7 @@ function PreTrainedModel:save_pretrained(directory, opts)
     require("accelerate.models.generation_options").write("save_pretrained", directory,
       self.generation_config)
   end
-  require("accelerate.weights").save_model(self, directory, opts, opts.state_dict)
+  weights.save_model(self, directory, opts, dict)
 end
 
 --- Makes all encoded weights plain numbers, layer by layer: they can be trained and saved as any.

@@ -151,6 +151,20 @@ function M.cuts_values(model)
   return record ~= nil and record.strategy:cuts_values()
 end
 
+--- Returns whether the values of a model are cut over ranks and this rank can read its part alone.
+--- Ranks of one machine may have one copy between them, which all read.
+---@param model accelerate.nn.Module
+---@return boolean
+function M.reads_part(model)
+  local record = records.of(model)
+  return record ~= nil and record.gathers or false
+end
+
+--- Returns the plan of a prepared model.
+---@param model accelerate.nn.Module
+---@return accelerate.ShardingPlan
+function M.plan_of(model) return records.of(model).strategy.plan end
+
 --- Returns this rank's pieces of a prepared model's parameters; see
 --- accelerate.parallel.sharded.pieces.
 ---@param model accelerate.nn.Module

@@ -12,6 +12,7 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local scope = require "accelerate.utils.scope"
 local targets = require "accelerate.peft.targets"
+local weights = require "accelerate.weights"
 
 local fail = options.fail
 
@@ -309,6 +310,15 @@ local function tensors_of(self, adapter, values)
   return dict
 end
 
+local function write_folder(folder, config, dict)
+  local made, why = fs.make_dirs(folder)
+  if not made then fail("save_pretrained: %s", why) end
+  configs.write("save_pretrained", folder, config)
+  local list = {}
+  for key, t in ordered.pairs(dict) do list[#list + 1] = { key, t:detach():contiguous() } end
+  core.safetensors_save(fs.join(folder, "adapter_model.safetensors"), list, { format = "pt" })
+end
+
 local SAVE = {
   selected_adapters = { "list", optional = true },
   is_main_process = { "boolean", optional = true },
@@ -320,25 +330,19 @@ local SAVE = {
 ---@param directory string made if it is not there
 ---@param opts? { selected_adapters: string[], is_main_process: boolean, state_dict: table<string,
 ---  accelerate.Tensor> } selected_adapters: default all; is_main_process: whether this rank writes;
----  state_dict: the weights, default the model's (of one whose values are cut over ranks
----  accelerator:get_state_dict(model))
+---  state_dict: the weights, default the model's. All ranks call it where the values of the model
+---  are cut over them and state_dict is not given
 function PeftModel:save_pretrained(directory, opts)
   local o = options.check("save_pretrained", opts, SAVE)
   options.value("save_pretrained", "directory", directory, { "string" })
   local writes = o.is_main_process
   if writes == nil then writes = require("accelerate.state").PartialState().is_main_process end
-  if not writes then return end
   for _, name in ipairs(o.selected_adapters or ordered.sorted_keys(self.peft_config)) do
     if not self.peft_config[name] then fail("save_pretrained: there is no adapter %s", options.show(name)) end
-    local folder = name == "default" and directory or fs.join(directory, name)
-    local made, why = fs.make_dirs(folder)
-    if not made then fail("save_pretrained: %s", why) end
-    configs.write("save_pretrained", folder, self.peft_config[name])
-    local list = {}
-    for key, t in ordered.pairs(tensors_of(self, name, o.state_dict)) do
-      list[#list + 1] = { key, t:detach():contiguous() }
-    end
-    core.safetensors_save(fs.join(folder, "adapter_model.safetensors"), list, { format = "pt" })
+    local dict = (writes or not o.state_dict) and tensors_of(self, name, o.state_dict)
+    dict = not o.state_dict and weights.received(self, dict) or dict
+    if writes then write_folder(name == "default" and directory or fs.join(directory, name),
+      self.peft_config[name], dict) end
   end
 end
 
