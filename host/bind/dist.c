@@ -3,6 +3,9 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+
+#include <lauxlib.h>
 
 #include "bind/bind.h"
 #include "bind/where.h"
@@ -10,12 +13,32 @@
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
+/* The error that this rank is about to report in a collective.  Ranks that wait in another
+ * collective never read the report: messages about the two show it behind this rank's line. */
+static char fault[72];
+
 void ax_lua_enter_collective(lua_State *L)
 {
+  enum { LINE = 40 }; /* bytes of a line's name before an error */
   char where[128];
 
   ax_lua_enter(L);
-  if (ax_dist_world()->size > 1) ax_dist_set_where(ax_lua_where(L, where, sizeof where));
+  if (ax_dist_world()->size == 1) return;
+  ax_lua_where(L, where, fault[0] ? LINE : sizeof where);
+  if (fault[0]) snprintf(where + strlen(where), sizeof where - LINE, " (to report: %s)", fault);
+  ax_dist_set_where(where);
+}
+
+/* report(message): see `fault`; nil: nothing.  The end of a long one says more than the paths
+ * before it. */
+static int dist_report(lua_State *L)
+{
+  const char *text = luaL_optstring(L, 1, "");
+  const size_t size = strcspn(text, "\n"), most = sizeof fault - 4;
+  const size_t left_out = size > most ? size - most : 0;
+
+  snprintf(fault, sizeof fault, "%s%.*s", left_out ? "..." : "", (int)(size - left_out), text + left_out);
+  return 0;
 }
 
 static ax_reduction check_reduction(lua_State *L, int idx, const char *fn)
@@ -540,6 +563,7 @@ void ax_lua_open_dist(lua_State *L)
     { "group_release", dist_group_release },
     { "set_timeout", dist_set_timeout },
     { "leave", dist_leave },
+    { "report", dist_report },
     { "join_device", dist_join_device },
     { "transport", dist_transport },
     { "handle_signal", dist_handle_signal },

@@ -481,6 +481,15 @@ describe("dispatch_batches", function()
     assert.are.same({ 3 }, objects)
   end)
 
+  it("blames sizes only where they differ", function()
+    local list = { core.ones(1, 2), core.ones(2, 2) }
+    core.debug_fail_alloc(1)
+    local ok, why = pcall(batches.join, list, { 1, 2 })
+    core.debug_fail_alloc(0)
+    assert.is_false(ok)
+    assert.is_truthy(why:find("cat: out of memory", 1, true), why)
+  end)
+
   it("tells items by dim 1 of tensors and by lists without tensors", function()
     assert.are.equal(3, batches.count({ a = "x", b = { core.ones(3, 2) } }, 1))
     assert.are.equal(2, batches.count({ { "a", "b" }, { 1, 2 } }, 2))

@@ -23,6 +23,17 @@ local function bare(where, message)
   return start and message:sub(start + #where + 2) or message
 end
 
+-- What all ranks report. Where fn() itself has collectives, a rank on which it failed comes here
+-- while others wait in one of those, so that no report arrives: each rank raises what it knows.
+local function reports_of(where, ok, result)
+  if not ok then core.dist.report(result) end
+  local met, reports = pcall(operations.gather_object, { { ok = ok, value = result or false } })
+  core.dist.report(nil)
+  if met then return reports end
+  if not ok then fail("%s: %s", where, result) end
+  error(reports, 0)
+end
+
 --- Runs fn() on this rank, and raises on every rank where it failed on any.
 ---@param where string what messages begin with
 ---@param fn fun(): any its result: plain data
@@ -30,7 +41,7 @@ end
 function M.together(where, fn)
   local ok, result = pcall(fn)
   if not ok then result = bare(where, result) end
-  local reports = operations.gather_object { { ok = ok, value = result or false } }
+  local reports = reports_of(where, ok, result)
   local faults, results = {}, {}
   for i, report in ipairs(reports) do
     results[i] = report.value

@@ -347,10 +347,13 @@ function Reader:read(name, from, n, into)
     self:fail("'%s' has %.0f elements; asked for %s from %s on", name, value.numel, tostring(n),
       tostring(from))
   end
-  if not pcall(core.empty, 0, { dtype = value.dtype }) then
+  local fine, why = pcall(core.empty, into and 0 or n, { dtype = value.dtype })
+  if not fine and why:find("no element type", 1, true) then
     self:fail("'%s' is a tensor of %s, which there are none of here", name, value.dtype)
+  elseif not fine then
+    self:fail("'%s': %s", name, (why:gsub("^[^:\n]*:%d+: ", "")))
   end
-  into = into or core.empty({ n }, { dtype = value.dtype })
+  into = into or why
   if n == 0 then return into end
   core.no_grad(function()
     local read = #value.boxes > 0 and read_boxes or read_runs

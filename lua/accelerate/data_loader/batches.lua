@@ -218,6 +218,19 @@ local function shapes_of(tensors)
   return table.concat(list, " and ")
 end
 
+-- Whether tensors have one shape but for their dim 1.
+local function same_sizes(tensors)
+  local first = tensors[1].shape
+  for _, t in ipairs(tensors) do
+    local shape = t.shape
+    if #shape ~= #first then return false end
+    for d = 2, #shape do
+      if shape[d] ~= first[d] then return false end
+    end
+  end
+  return true
+end
+
 local function join_tensors(list, counts, path)
   for i, t in ipairs(list) do
     if not is_tensor(t) then
@@ -231,6 +244,7 @@ local function join_tensors(list, counts, path)
   end
   local ok, joined = pcall(core.cat, list, 1)
   if not ok then
+    if same_sizes(list) then error(joined, 0) end
     fail("dispatch_batches: batches of different sizes cannot be joined: %s has %s%s", path, shapes_of(list),
       ADVICE)
   end
