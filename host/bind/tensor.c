@@ -169,7 +169,8 @@ static bool same_place(const ax_tensor *a, const ax_tensor *b)
 }
 
 /* x.grad = g.  Where the gradient has a slot in a flat buffer, g's elements are copied there, and
- * g's Lua object becomes that of the slot. */
+ * g's Lua object becomes that of the slot; a g with a history stays what it is, as backward leaves
+ * it under create_graph. */
 static int set_grad(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box, *g;
@@ -192,13 +193,13 @@ static int set_grad(lua_State *L, ax_tensor *t)
   if (g == t) return ax_lua_error(L, "grad", "a tensor cannot be its own gradient");
   if (g == t->grad) return 0;
   box = ax_lua_to_box(L, 3);
-  if (t->grad_slot) {
+  if (t->grad_slot && !g->requires_grad) {
     if (ax_copy(t->grad_slot, g) != AX_OK) return ax_lua_raise(L, "grad");
     if (t->grad != t->grad_slot) {
       ax_tensor_release(t->grad);
       t->grad = ax_tensor_retain(t->grad_slot);
     }
-    if (g->refs == 1 && !g->requires_grad && !g->grad && !t->grad_slot->handle) {
+    if (g->refs == 1 && !g->grad && !t->grad_slot->handle) {
       ax_tensor_release(ax_lua_empty_box(box));
       *box = ax_tensor_retain(t->grad_slot);
       ax_lua_remember_handle(L, 3);

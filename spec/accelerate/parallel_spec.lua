@@ -284,6 +284,68 @@ describe("gradients on ranks", function()
     ]])
   end)
 
+  it("keep a history, so that a penalty on them trains as on one rank", function()
+    for _, stage in ipairs { "ZeRO-0", "ZeRO-1" } do
+      ranks.ok(3, SCRIPT .. ([[
+        local plan = require("accelerate.parallel.sharded.plan").new("%s", { shard = 3 }, 3)
+        accelerator._plan = plan
+        local net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        core.manual_seed(3)
+        nn.init.normal_(net[1].weight)
+        nn.init.normal_(net[3].weight)
+        local alone = net:clone()
+        local model, optimizer = accelerator:prepare(net, optim.SGD(net:parameters(), { lr = 0.1 }))
+        local x = core.randn(12, 3)
+        local function penalty(params)
+          local sum = 0
+          for _, p in ipairs(params) do sum = sum + p.grad:square():sum() end
+          return sum
+        end
+        for _ = 1, 3 do
+          accelerator:backward(model(x:narrow(1, 1 + 4 * rank, 4)):pow(3):mean(), { create_graph = true })
+          local loss = penalty(model:parameters())
+          optimizer:zero_grad()
+          accelerator:backward(loss)
+          accelerator:clip_grad_norm_(model:parameters(), 0.5)
+          optimizer:step()
+          optimizer:zero_grad()
+          alone(x):pow(3):mean():backward { create_graph = true }
+          loss = penalty(alone:parameters())
+          alone:zero_grad()
+          loss:backward()
+          nn.utils.clip_grad_norm_(alone:parameters(), 0.5)
+          core.no_grad(function()
+            for _, p in ipairs(alone:parameters()) do p:sub_(p.grad * 0.1) end
+          end)
+          alone:zero_grad()
+        end
+        for i, p in ipairs(alone:parameters()) do
+          local worst = (p - model:parameters()[i]):abs():max():item()
+          check(worst < 1e-5, worst)
+        end
+      ]]):format(stage))
+    end
+  end)
+
+  it("keep a history through windows, until they are set to others", function()
+    ranks.ok(2, SCRIPT .. [[
+      local model = accelerator:prepare(nn.Linear(2, 2, { bias = false }))
+      accelerator:no_sync(model, function()
+        accelerator:backward((model(ones(2)) ^ 2):sum(), { create_graph = true })
+      end)
+      local grad = model.weight.grad
+      check(grad.requires_grad)
+      accelerator:backward(model(ones(2)):sum())
+      check(model.weight.grad.requires_grad and same(model.weight.grad))
+      model.weight.grad = grad
+      check(model.weight.grad.requires_grad)
+      model.weight.grad = grad:detach()
+      check(not model.weight.grad.requires_grad)
+      check(not pcall(accelerator.backward, accelerator, model(ones(2)):sum(),
+        { create_graph = true, weight = 2 }))
+    ]])
+  end)
+
   it("with weights are the sum over the sum of weights, however items are split", function()
     ranks.ok(3, SCRIPT .. [[
       core.manual_seed(1)

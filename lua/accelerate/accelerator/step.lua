@@ -127,6 +127,11 @@ end
 --- A prepared optimizer that updates inside backward (LOMO, AdaLOMO) moves its parameters in every
 --- call, as their gradients arrive. Those gradients are averaged over the ranks. The learning rate
 --- is `learning_rate`, or the groups' own lr if it is not given.
+---
+--- With `create_graph` gradients have a history. On several ranks an averaged gradient has that of
+--- this rank's part of the mean. A loss that all ranks compute of such gradients alike (a gradient
+--- penalty, say) has, after its own backward here, the gradients of one rank on the whole batch.
+--- Raises with `weight`, and where gradients are cut over ranks.
 ---@param loss accelerate.Tensor
 ---@param opts { weight: number?, retain_graph: boolean?, create_graph: boolean?, learning_rate:
 ---  number? }?
@@ -142,6 +147,10 @@ function Accelerator:backward(loss, opts)
     if rate and not self._has_lomo_optimizer then
       fail("backward: learning_rate is for optimizers that update inside backward, and no LOMO or " ..
         "AdaLOMO optimizer was prepared")
+    end
+    if weight and opts.create_graph then
+      fail("backward: create_graph with weight: the gradients of a weighted window are divided at its end, " ..
+        "which their history would not say; divide the loss, and leave weight out")
     end
   end
   enter_window(self, weight and "weighted" or "plain")

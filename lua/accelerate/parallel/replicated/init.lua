@@ -13,6 +13,7 @@ local class = require "accelerate.utils.class"
 local comm_hooks = require "accelerate.parallel.replicated.comm_hooks"
 local core = require "accelerate.core"
 local flat_buffers = require "accelerate.parallel.flat"
+local histories = require "accelerate.parallel.replicated.histories"
 local options = require "accelerate.utils.options"
 local records = require "accelerate.parallel.record"
 
@@ -31,6 +32,7 @@ local fail = options.fail
 ---@field captured boolean? its backward passes are recorded (dynamo_backend = "cudagraphs")
 ---@field captures boolean? whether a recording may contain the current pass's reduction
 ---@field reduced_at integer? how many gradients had arrived when a replay reduced them
+---@field history boolean? whether a pass since the last reduction gave gradients a history
 ---@field counted boolean? static_graph: whether a pass has counted
 ---@field unreached string? static_graph: names of the parameters without a gradient at the first
 ---  reduction
@@ -110,6 +112,7 @@ end
 
 function Replicated:begin_pass(record, pass)
   record.overlapping, record.captures, record.reduced_at = false, false, nil
+  record.history = record.history or pass.history
   if not may_overlap(record, pass) then return end
   if record.captured and not record.hook and not core.is_recording() then record.captures = true
   else expect(record) end
@@ -182,7 +185,10 @@ function Replicated:reduce(record, model)
   announcements.announce("reduce", model)
   records.untouch(record)
   if not announcements.are_made() then check_reached(model, record) end
+  local kept = record.history and histories.of(model)
   self:reduce_gradients(record, model)
+  if kept then histories.give_back(kept) end
+  record.history = false
   -- As in DDP, all ranks use rank 0's buffers. DDP sends them before the next forward pass; they
   -- are sent here, so that an evaluation in between agrees on all ranks.
   if record.has_buffers and record.ddp.broadcast_buffers then share_buffers(model) end

@@ -56,6 +56,7 @@ end
 function Sharded:begin_pass(record, pass)
   if pass.history then sharded.check_history(record) end
   record.captures, record.reduced_at = false, nil
+  record.history = record.history or pass.history
   if record.delivers then sharded.expect(record, pass.alone and delivers_now(record, pass)) end
 end
 
