@@ -71,7 +71,7 @@ describe("a script", function()
 
   it("is interrupted by Ctrl-C with a traceback and status 130", function()
     local r = processes.start {
-      processes.script("io.write('ready\\n') io.flush()\nwhile true do os.time() end") }
+      processes.script("\nio.write('ready\\n') io.flush() while true do os.time() end") }
     r:expect("ready", 10)
     r:signal(processes.SIGINT)
     local status, _, err = r:wait(2)
@@ -90,9 +90,9 @@ describe("a script", function()
       "local a = require('ffi').new('double[8]') while true do for k = 0, 7 do a[k] = a[k] + k end end",
     }
     for _, loop in ipairs(loops) do
-      local r = processes.start { processes.script("io.write('ready\\n') io.flush()\n" .. loop) }
+      local r = processes.start { processes.script("\nio.write('ready\\n') io.flush() " .. loop) }
       r:expect("ready", 10)
-      processes.sleep(0.05)
+      processes.let_compute(r.pid, 0.05) -- it is compiled by then
       r:signal(processes.SIGINT)
       local status, _, err = r:wait(5)
       assert.equal(130, status, loop)
@@ -102,12 +102,11 @@ describe("a script", function()
 
   it("that catches the interruption and goes on is ended by the second one", function()
     local r = processes.start {
-      processes.script("io.write('ready\\n') io.flush()\nwhile true do pcall(function() " ..
+      processes.script("io.stdout:setvbuf 'no'\nwhile true do pcall(function() io.write 'on\\n' " ..
       "while true do end end) end") }
-    r:expect("ready", 10)
-    processes.sleep(0.1)
+    r:expect("on\n", 10)
     r:signal(processes.SIGINT)
-    processes.sleep(0.1)
+    r:expect("on\non\n", 10)
     r:signal(processes.SIGINT)
     assert.equal(130, (r:wait(2)))
   end)

@@ -108,7 +108,7 @@ describe("the prompt", function()
     for _, loop in ipairs { "while true do os.time() end", "while true do kept = kept + 1 end",
       "local i = 0 while true do i = i + 1 end" } do
       s:ask("io.write('on\\n') " .. loop, "^on\n")
-      processes.sleep(0.2) -- it is compiled by then
+      processes.let_compute(s.pid, 0.1) -- it is compiled by then
       s:send("\3")
       s:expect("interrupted\nstack traceback:")
       s:ask("3 * 3", "^9\n")
@@ -271,15 +271,13 @@ describe("the prompt", function()
     s:ask(swallow, "^on\n")
     s:send("\3")
     s:expect("on\n")
-    s:send("\3")
-    s:expect("interrupted twice: end it, with all that it holds%? %[y/N%] ")
+    s:insist("\3", "interrupted twice: end it, with all that it holds%? %[y/N%] ")
     s:send("n\n")
     s:expect("on\n")
     processes.sleep(1.2)
     s:send("\3")
     s:expect("on\n") -- one alone asks nothing
-    s:send("\3")
-    s:expect("%[y/N%] ")
+    s:insist("\3", "%[y/N%] ")
     s:send("y\n")
     assert.equal(130, s:finish())
   end)

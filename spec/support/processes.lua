@@ -92,6 +92,24 @@ function M.output(command)
   return (text:gsub("%s+$", ""))
 end
 
+-- Seconds that a process has computed.
+local function computed(pid)
+  local user, system = read(("/proc/%d/stat"):format(pid)):match("%) %a " .. ("%S+ "):rep(10) .. "(%d+) (%d+)")
+  return user and (user + system) / 100
+end
+
+--- Waits until a process has computed for `seconds` more, or has ended: what it had begun is going
+--- on by then, however long a busy machine lets it wait.
+---@param pid integer
+---@param seconds number
+function M.let_compute(pid, seconds)
+  local from = computed(pid)
+  M.wait_until(20, function()
+    local now = computed(pid)
+    return not now or now - from >= seconds
+  end, { pid })
+end
+
 --- Starts a clock; what it returns gives the seconds since, as a free machine would have taken
 --- them.
 ---@return fun(): number

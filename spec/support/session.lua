@@ -66,6 +66,21 @@ end
 
 function Session:send(text) C.write(self.fd, text, #text) end
 
+-- Types `key` several times a second until the pattern appears: of two signals that a busy machine
+-- hands over together one is lost.
+function Session:insist(key, pattern)
+  local typed = 0
+  processes.wait_until(10, function()
+    if processes.now() - typed > 0.3 then
+      self:send(key)
+      typed = processes.now()
+    end
+    self:pump(20)
+    return self.closed or self.text:find(pattern, self.at)
+  end)
+  return self:expect(pattern)
+end
+
 -- Types a line at the prompt and waits for the answer.
 function Session:ask(line, pattern)
   self:expect("> $")
