@@ -6,6 +6,7 @@ local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local messages = require "spec.support.messages"
+local processes = require "spec.support.processes"
 
 local raises, raises_like = messages.raises, messages.raises_like
 
@@ -249,10 +250,16 @@ describe("writing to what is no regular file", function()
         assert.matches("pipe'?: cannot write it: No such device or address", message)
         assert.equal("fifo", kind(folder .. "/pipe"))
       end
-      assert(os.execute(("cat '%s/pipe' > '%s/copy' & sleep 0.2"):format(folder, folder)))
-      utils.save(tensor.arange(5), folder .. "/pipe")
-      assert(os.execute("sleep 0.2"))
-      assert.same({ 0, 1, 2, 3, 4 }, utils.load(folder .. "/copy"):totable())
+      assert(os.execute(("cat '%s/pipe' > '%s/copy' &"):format(folder, folder)))
+      assert.is_true(processes.wait_until(10, function() -- as soon as it reads
+        return (pcall(utils.save, tensor.arange(5), folder .. "/pipe"))
+      end))
+      local copied, copy
+      processes.wait_until(10, function()
+        copied, copy = pcall(utils.load, folder .. "/copy")
+        return copied
+      end)
+      assert.same({ 0, 1, 2, 3, 4 }, copied and copy:totable() or copy)
       -- a device of the kind of /dev/null, where this user can make one
       if os.execute(("mknod '%s/null' c 1 3 2>/dev/null"):format(folder)) then
         for _, write_to in ipairs(writers) do

@@ -43,7 +43,7 @@ function M.stretch(own)
 end
 
 --- Runs the host with a list of arguments and waits for its end.
---- Raises when it takes longer than `seconds` of a free machine.
+--- Raises when it takes longer than twice `seconds` of a free machine.
 ---@param arguments string[]
 ---@param options? { stdin?: string, env?: table<string, string>, unset?: string[], seconds?:
 ---  number, folder?: string } unset: names of environment variables to leave out
@@ -52,7 +52,7 @@ end
 ---@return string stderr
 function M.run(arguments, options)
   options = options or {}
-  local seconds = (options.seconds or 60) * M.stretch()
+  local seconds = (options.seconds or 60) * math.max(2, M.stretch()) -- a machine may get busy meanwhile
   local base = os.tmpname()
   local words = {}
   for name, value in pairs(options.env or {}) do words[#words + 1] = name .. "=" .. quote(value) end
