@@ -42,6 +42,29 @@ describe("weights gathered in eight bits", function()
     assert.are.equal("equal\n", out)
   end)
 
+  -- Values are all that differs: of what is read in float32 (biases here), gathered ones are
+  -- rounded to bfloat16, and those that ranks share are not.
+  it("train as values that ranks share do, but for the rounding of what is read in float32", function()
+    local function numbers(opts, how)
+      return ranks.ok(2, TRAIN .. ([[
+        local function rounded(model)
+          core.no_grad(function()
+            for _, p in ipairs(model:parameters()) do p:copy_(p:to("bfloat16"):float()) end
+          end)
+        end
+        local all = run(true, %s)
+        table.remove(all, 4) -- the look after the step, of values that are not rounded any more
+        give(all)
+      ]]):format(opts), how)
+    end
+    local SHARED = { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "1" } }
+    for _, opts in ipairs { "{ steps = 1, edit = rounded }",
+      "{ steps = 1, edit = rounded, handler = utils.TERecipeKwargs {} }" } do
+      assert.are.equal(numbers(opts, GATHERING), numbers(opts, SHARED))
+    end
+    assert.are_not.equal(numbers("{ steps = 1 }", GATHERING), numbers("{ steps = 1 }", SHARED))
+  end)
+
   it("train over copies, from files and from a checkpoint with the same bits", function()
     local STEPS = TRAIN .. [[
       local function made(on, opts)

@@ -149,7 +149,7 @@ function Accelerator:backward(loss, opts)
         "AdaLOMO optimizer was prepared")
     end
     if weight and opts.create_graph then
-      fail("backward: create_graph with weight: the gradients of a weighted window are divided at its end, " ..
+      fail("backward: create_graph with weight: gradients of a weighted window are divided at its end, " ..
         "which their history would not say; divide the loss, and leave weight out")
     end
   end
