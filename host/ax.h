@@ -173,16 +173,6 @@ AX_API ax_status ax_tensor_alias(const ax_tensor *t, ax_tensor **out);
 AX_API ax_status ax_tensor_view_as(ax_tensor *t, ax_dtype dtype, ax_tensor **out);
 AX_API ax_tensor *ax_tensor_retain(ax_tensor *t);
 AX_API bool ax_tensor_is_contiguous(const ax_tensor *t);
-/* Turns `t` into a view of `flat` (1-d, same dtype and device) at element `offset`: its elements
- * are copied there first, its shape stays, its strides become contiguous and it gets a version cell
- * of its own.  Objects that hold `t` see the new place.  Gradient history must be empty. */
-AX_API ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset);
-/* Points t->grad_slot at elements [offset, offset + numel) of `flat`; an existing gradient moves
- * there.  flat NULL: none. */
-AX_API ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset);
-/* Points t->work at elements [offset, offset + numel) of `flat`, which is of a half type; it is
- * written when it is first used.  flat NULL: none. */
-AX_API ax_status ax_tensor_set_work(ax_tensor *t, ax_tensor *flat, int64_t offset);
 /* Makes `t` share storage, shape and dtype of `src` (x.data = y); history must be empty. */
 AX_API ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src);
 

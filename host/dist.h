@@ -225,6 +225,10 @@ AX_API int ax_signal_due(void);
 /* This rank leaves the world for good: its collectives fail from now on, and so do collectives of
  * the others that wait for it.  Ranks keep their numbers.  Does nothing in a group of one. */
 AX_API void ax_dist_leave(void);
+/* Called in a fork of a rank, which has no part in the rank's groups: a collective of any of them
+ * fails there, and neither the end of a group nor a write into shared memory is noticed by others.
+ * Holds until the fork becomes a rank of a world of its own (ax_dist_set_world). */
+void ax_dist_forget(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
 AX_API void ax_dist_set_where(const char *where);
 
@@ -276,8 +280,6 @@ AX_API bool ax_gpu_shared(void);
 /* For backends: called repeatedly inside a wait for the device that began at `since`
  * (ax_monotonic_ns).  See ax_transport.look. */
 AX_API ax_status ax_dist_look(int64_t since, ax_status st);
-/* Called in a forked child: it has no part in the devices' links. */
-void ax_dist_forget_device(void);
 
 /* ---- for a watchdog: a thread of a backend that watches the devices' collectives.
  * The rank's own thread may be blocked inside the driver or the library.
@@ -360,6 +362,8 @@ typedef struct ax_recorded {
 ax_status ax_device_recorded(const ax_recorded *r, int n);
 ax_status ax_device_replay(const ax_recorded *r, int n);
 ax_status ax_device_replayed(const ax_recorded *r);
+/* Of ax_dist_forget: no group has a link any more. */
+void ax_device_forget(void);
 /* *out: a new work for `ticket`; NULL when the ticket is 0. */
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out);
 

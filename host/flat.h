@@ -6,8 +6,9 @@
  * stays zero, so norms, optimizer steps and collectives may run over it.  Other code must not
  * touch it: only an ax_flat knows which bytes between two parameters are padding.
  *
- * A parameter points to its layout (ax_tensor.flat, ax_tensor.slot).  A parameter that was given
- * other memory (x.data = y, a conversion) has left the layout.
+ * A parameter points to its layout (ax_tensor.flat, ax_tensor.slot), and by it to the place of its
+ * gradient and to its working copy.  A parameter that was given other memory (x.data = y, a
+ * conversion) has left the layout, and has neither any more.
  *
  * Reduction buckets are ranges of slots; so are the segments that an optimizer group steps as
  * one. */
@@ -85,16 +86,24 @@ typedef struct ax_bucket {
  * gradient (bucket->pending < 0).  slot: that gradient's. */
 typedef ax_status (*ax_flat_full)(ax_flat *f, int bucket, int slot);
 
+/* What a layout has for one of its parameters, beside the parameter's own values. */
+typedef struct ax_flat_slot {
+  ax_tensor *grad;     /* where the gradient has its place: a view of `grads`; NULL: no such buffer */
+  ax_tensor *work;     /* the working copy in autocast's type: a view of `work`; NULL: none */
+  uint32_t work_edits; /* the parameter's version->edits when the copy was written; see below */
+} ax_flat_slot;
+
 struct ax_flat {
   int32_t refs;
   uint8_t dtype;
   ax_device device;
-  uint64_t number;    /* rises with creation */
-  int n;              /* parameters */
-  int64_t size;       /* elements of all slots, and of the padding that makes parts equal */
-  ax_tensor **params; /* [n], counted */
-  int64_t *offsets;   /* [n + 1], in elements; offsets[n] is size */
-  ax_tensor *values;  /* [size] the parameters */
+  uint64_t number;     /* rises with creation */
+  int n;               /* parameters */
+  int64_t size;        /* elements of all slots, and of the padding that makes parts equal */
+  ax_tensor **params;  /* [n], counted */
+  int64_t *offsets;    /* [n + 1], in elements; offsets[n] is size */
+  ax_flat_slot *slots; /* [n] */
+  ax_tensor *values;   /* [size] the parameters */
   /* [size + n] the gradients, then each parameter's presence: 1 where this rank has a gradient;
    * NULL: no buffer of gradients */
   ax_tensor *grads;
@@ -114,9 +123,33 @@ struct ax_flat {
   ax_tensor *presence; /* what ax_flat_adopt read last, on the CPU; NULL: nothing yet */
 };
 
+/* ---- a parameter's slot */
+
+/* NULL: the tensor is in no layout (any more). */
+static inline ax_flat_slot *ax_slot_of(const ax_tensor *t)
+{
+  return t->flat ? &t->flat->slots[t->slot] : NULL;
+}
+/* Borrowed; NULL: none. */
+static inline ax_tensor *ax_slot_grad(const ax_tensor *t) { return t->flat ? ax_slot_of(t)->grad : NULL; }
+static inline ax_tensor *ax_slot_work(const ax_tensor *t) { return t->flat ? ax_slot_of(t)->work : NULL; }
+/* A working copy has the parameter's values while nobody has edited the parameter since. */
+static inline bool ax_slot_work_is_current(const ax_tensor *t)
+{
+  const ax_flat_slot *s = ax_slot_of(t);
+  return s && s->work && s->work_edits == t->version->edits;
+}
+static inline void ax_slot_set_work_current(const ax_tensor *t, bool current)
+{
+  ax_flat_slot *s = ax_slot_of(t);
+  if (s) s->work_edits = t->version->edits - (current ? 0 : 1);
+}
+
+/* ---- layouts */
+
 /* New: lays out leaves of one floating-point type on one device, in the order of the list.  The
  * buffers' size is a multiple of `parts` slots' units.  The tensor objects stay; they become views,
- * with version cells of their own, and lose their former gradient slots.  Either all move or none.
+ * with version cells of their own.  Either all move or none.
  * EINVAL for a list that mixes types or devices, or contains a parameter twice or one of another
  * ax_flat; EGRAD for results of ops. */
 AX_API ax_status ax_flat_new(int n, ax_tensor *const *params, int parts, ax_flat **out);

@@ -13,7 +13,7 @@
 #define AX_API __attribute__((visibility("default")))
 #define AX_COLD __attribute__((cold)) /* calls lie apart from the code that runs at every op */
 #define AX_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define AX_ABI 16       /* the version of the structures here */
+#define AX_ABI 17       /* the version of the structures here */
 #define AX_MAX_DIMS 8   /* dims of a tensor */
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
@@ -236,17 +236,15 @@ struct ax_tensor {
   /* counts rewrites of this tensor's history by in-place ops; views: the base's count when their
    * own history was set */
   uint32_t rewrites;
-  ax_node *grad_fn;     /* counted; NULL for leaves */
-  ax_node *accumulate;  /* leaves: weak pointer to the node that adds into grad */
-  ax_tensor *grad;      /* leaves: counted; NULL when there is none */
-  ax_tensor *grad_slot; /* leaves: the gradient's slot (a view of a flat buffer), if any; counted */
-  /* leaves: the working copy in autocast's type (a view of a flat buffer), if any; counted */
-  ax_tensor *work;
-  uint32_t work_edits;  /* version->edits when `work` was written; it is current while they are equal */
-  ax_hook *hooks;       /* leaves: called with the gradient before it is added */
-  void *handle;         /* for the binding: leads to the Lua object of this tensor; NULL if none */
-  struct ax_flat *flat; /* leaves: the layout that contains it (flat.h), weak; NULL: none */
-  int32_t slot;         /* its slot there */
+  ax_node *grad_fn;    /* counted; NULL for leaves */
+  ax_node *accumulate; /* leaves: weak pointer to the node that adds into grad */
+  ax_tensor *grad;     /* leaves: counted; NULL when there is none */
+  ax_hook *hooks;      /* leaves: called with the gradient before it is added */
+  void *handle;        /* for the binding: leads to the Lua object of this tensor; NULL if none */
+  /* leaves: the layout that contains it, weak; NULL: none.  Its slot there has the place of the
+   * gradient and the working copy (flat.h). */
+  struct ax_flat *flat;
+  int32_t slot;
 };
 
 /* New reference, contiguous, uncleared. */

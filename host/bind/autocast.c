@@ -1,6 +1,7 @@
 /* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua, and
  * the working copies of parameters. */
 #include "bind/bind.h"
+#include "flat.h"
 
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
 static int autocast_state(lua_State *L)
@@ -36,32 +37,17 @@ static int autocast_leave(lua_State *L)
   return 0;
 }
 
-/* core.set_work(parameter, flat, offset): makes elements [offset, ..) of `flat`, a flat buffer of a
- * half type, the parameter's working copy. flat nil: removes it. */
-static int set_work(lua_State *L)
-{
-  ax_tensor *t, *flat;
-  int64_t offset;
-
-  ax_lua_enter(L);
-  t = ax_lua_check_tensor(L, 1, "set_work", "parameter");
-  flat = ax_lua_opt_tensor(L, 2, "set_work");
-  offset = flat ? ax_lua_check_integer(L, 3, "set_work", "offset", 0, flat->numel) : 0;
-  if (ax_tensor_set_work(t, flat, offset) != AX_OK) return ax_lua_raise(L, "set_work");
-  return 0;
-}
-
 /* core.work_of(parameter) -> its working copy or nil, and whether the copy is current */
 static int work_of(lua_State *L)
 {
-  ax_tensor *t, **box;
+  ax_tensor *t, *work, **box;
 
   ax_lua_enter(L);
   t = ax_lua_check_tensor(L, 1, "work_of", "parameter");
-  if (!t->work) return 0;
+  if (!(work = ax_slot_work(t))) return 0;
   box = ax_lua_push_box(L);
-  if (ax_tensor_alias(t->work, box) != AX_OK) return ax_lua_raise(L, "work_of");
-  lua_pushboolean(L, t->work_edits == t->version->edits);
+  if (ax_tensor_alias(work, box) != AX_OK) return ax_lua_raise(L, "work_of");
+  lua_pushboolean(L, ax_slot_work_is_current(t));
   return 2;
 }
 
@@ -71,7 +57,6 @@ void ax_lua_open_autocast(lua_State *L)
     { "autocast_state", autocast_state },
     { "autocast_enter", autocast_enter },
     { "autocast_leave", autocast_leave },
-    { "set_work", set_work },
     { "work_of", work_of },
     { NULL, NULL },
   };

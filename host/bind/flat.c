@@ -333,10 +333,12 @@ static int piece(lua_State *L)
 static int own_grad(lua_State *L)
 {
   const ax_flat *f = check_layout(L, "own_grad");
-  ax_tensor *p = f->params[ax_lua_check_integer(L, 2, "own_grad", "slot", 1, f->n) - 1];
+  const int k = (int)ax_lua_check_integer(L, 2, "own_grad", "slot", 1, f->n) - 1;
+  ax_tensor *p = f->params[k];
   ax_group *group;
 
-  if (lua_toboolean(L, 3) && !p->grad && f->home.grads) p->grad = ax_tensor_retain(p->grad_slot);
+  if (lua_toboolean(L, 3) && !p->grad && f->home.grads && p->flat == f)
+    p->grad = ax_tensor_retain(f->slots[k].grad);
   lua_pushboolean(L, p->grad != NULL);
   return 1 + push_buffer(L, p->grad ? ax_flat_own_grad(p, &group) : NULL);
 }

@@ -2,6 +2,7 @@
  * convert.c. */
 #include "bind/bind.h"
 #include "capture.h"
+#include "flat.h"
 
 /* ---- fields: read by name, and some of them written */
 
@@ -173,7 +174,7 @@ static bool same_place(const ax_tensor *a, const ax_tensor *b)
  * it under create_graph. */
 static int set_grad(lua_State *L, ax_tensor *t)
 {
-  ax_tensor **box, *g;
+  ax_tensor **box, *g, *slot;
   char a[192], b[192];
 
   if (ax_recording) ax_capture_note(t);
@@ -193,15 +194,15 @@ static int set_grad(lua_State *L, ax_tensor *t)
   if (g == t) return ax_lua_error(L, "grad", "a tensor cannot be its own gradient");
   if (g == t->grad) return 0;
   box = ax_lua_to_box(L, 3);
-  if (t->grad_slot && !g->requires_grad) {
-    if (ax_copy(t->grad_slot, g) != AX_OK) return ax_lua_raise(L, "grad");
-    if (t->grad != t->grad_slot) {
+  if ((slot = ax_slot_grad(t)) && !g->requires_grad) {
+    if (ax_copy(slot, g) != AX_OK) return ax_lua_raise(L, "grad");
+    if (t->grad != slot) {
       ax_tensor_release(t->grad);
-      t->grad = ax_tensor_retain(t->grad_slot);
+      t->grad = ax_tensor_retain(slot);
     }
-    if (g->refs == 1 && !g->grad && !t->grad_slot->handle) {
+    if (g->refs == 1 && !g->grad && !slot->handle) {
       ax_tensor_release(ax_lua_empty_box(box));
-      *box = ax_tensor_retain(t->grad_slot);
+      *box = ax_tensor_retain(slot);
       ax_lua_remember_handle(L, 3);
     }
     return 0;
@@ -390,31 +391,6 @@ static int requires_grad_(lua_State *L)
 
 /* ---- moving parameters (internal: flat buffers) */
 
-/* core.rebind(t, flat, offset): offset counts elements from 0. */
-static int rebind(lua_State *L)
-{
-  ax_tensor *t, *flat;
-  ax_lua_enter(L);
-  t = ax_lua_check_tensor(L, 1, "rebind", "t");
-  flat = ax_lua_check_tensor(L, 2, "rebind", "flat");
-  if (ax_tensor_rebind(t, flat, ax_lua_check_integer(L, 3, "rebind", "offset", 0, INT64_C(1) << 53)) != AX_OK)
-    return ax_lua_raise(L, "rebind");
-  return 0;
-}
-
-/* core.set_grad_slot(t, flat | nil, offset) */
-static int set_grad_slot(lua_State *L)
-{
-  ax_tensor *t, *flat;
-  int64_t offset;
-  ax_lua_enter(L);
-  t = ax_lua_check_tensor(L, 1, "set_grad_slot", "t");
-  flat = lua_isnoneornil(L, 2) ? NULL : ax_lua_check_tensor(L, 2, "set_grad_slot", "flat");
-  offset = flat ? ax_lua_check_integer(L, 3, "set_grad_slot", "offset", 0, INT64_C(1) << 53) : 0;
-  if (ax_tensor_set_grad_slot(t, flat, offset) != AX_OK) return ax_lua_raise(L, "set_grad_slot");
-  return 0;
-}
-
 /* ---- opening */
 
 static void make_metatable(lua_State *L)
@@ -446,8 +422,6 @@ void ax_lua_open_tensor(lua_State *L)
     { "_is_float", is_float },
     { "release", release },
     { "is_released", is_released },
-    { "rebind", rebind },
-    { "set_grad_slot", set_grad_slot },
     { "_nearest", nearest },
     { "_row_gradients", row_gradients },
     { "_out_of_memory", ax_lua_out_of_memory },

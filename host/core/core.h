@@ -81,10 +81,7 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out);
 /* New reference: a view of t with its version cell; no graph. */
 ax_status ax_tensor_view(const ax_tensor *t, int ndim, const int64_t *shape, const int64_t *strides,
                          int64_t offset, ax_tensor **out);
-/* The two halves of ax_tensor_rebind: t's elements copied to where they shall be, with the version
- * cell that t gets (for ax_mfree); and the move, which takes the cell and cannot fail. */
-ax_status ax_tensor_place_at(ax_tensor *t, ax_tensor *flat, int64_t offset, ax_tensor **place,
-                             ax_version **own);
+/* Has t show the elements of `place`, which has its shape and type.  Takes the version cell. */
 void ax_tensor_become(ax_tensor *t, const ax_tensor *place, ax_version *own);
 /* Gives t contiguous memory of its own.  What it shared its memory with (saved values of the graph:
  * users must have none) keeps the former. */

@@ -247,8 +247,6 @@ void ax_tensor_release(ax_tensor *t)
   t->grad_fn = NULL;
   ax_hooks_drop(&t->hooks);
   ax_tensor_release(t->grad);
-  ax_tensor_release(t->grad_slot);
-  ax_tensor_release(t->work);
   ax_tensor_release(t->base); /* (a base has none itself) */
   version_release(t->version);
   ax_storage_release(t->storage);
@@ -262,17 +260,6 @@ bool ax_tensor_is_contiguous(const ax_tensor *t)
 }
 
 /* ---- moving a tensor to other memory */
-
-static ax_status check_flat(const char *what, const ax_tensor *t, const ax_tensor *flat, int64_t offset)
-{
-  if (flat->ndim != 1 || flat->dtype != t->dtype || !ax_tensor_is_contiguous(flat))
-    return ax_fail(AX_EINVAL, "%s: expected a contiguous 1-d %s buffer, got %d-d %s", what,
-                   ax_dtype_name((ax_dtype)t->dtype), flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
-  if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
-    return ax_fail(AX_ERANGE, "%s: %lld elements at offset %lld do not fit a buffer of %lld", what,
-                   (long long)t->numel, (long long)offset, (long long)flat->numel);
-  return AX_OK;
-}
 
 /* Swaps what t looks at; takes nothing, retains s.  A parameter leaves its flat layout. */
 static void point_at(ax_tensor *t, ax_storage *s, int64_t offset, ax_version *version)
@@ -308,114 +295,10 @@ ax_status ax_tensor_unshare(ax_tensor *t)
   return st;
 }
 
-ax_status ax_tensor_place_at(ax_tensor *t, ax_tensor *flat, int64_t offset, ax_tensor **place,
-                             ax_version **own)
-{
-  int64_t strides[AX_MAX_DIMS];
-  ax_status st;
-
-  *place = NULL;
-  *own = NULL;
-  AX_TRY(check_flat("rebind", t, flat, offset));
-  ax_strides_contiguous(t->ndim, t->shape, strides);
-  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
-                        place));
-  if (!(*own = ax_malloc(sizeof **own))) {
-    st = AX_ENOMEM;
-    goto out;
-  }
-  **own = (ax_version){ .refs = 1, .edits = t->version->edits };
-  st = ax_copy(*place, t);
-out:
-  if (st != AX_OK) {
-    ax_tensor_release(*place);
-    ax_mfree(*own);
-    *place = NULL;
-    *own = NULL;
-  }
-  return st;
-}
-
 void ax_tensor_become(ax_tensor *t, const ax_tensor *place, ax_version *own)
 {
   point_at(t, place->storage, place->offset, own);
   memcpy(t->strides, place->strides, sizeof t->strides);
-}
-
-ax_status ax_tensor_rebind(ax_tensor *t, ax_tensor *flat, int64_t offset)
-{
-  ax_tensor *place;
-  ax_version *own;
-  ax_status st;
-
-  if (t->grad_fn)
-    return ax_fail(AX_EGRAD, "rebind: the tensor is the result of %s; only leaves can move",
-                   ax_grad_fn_name(t));
-  if ((st = ax_tensor_place_at(t, flat, offset, &place, &own)) != AX_OK) return st;
-  ax_tensor_become(t, place, own);
-  ax_tensor_release(place);
-  return AX_OK;
-}
-
-ax_status ax_tensor_set_grad_slot(ax_tensor *t, ax_tensor *flat, int64_t offset)
-{
-  ax_status st;
-  ax_tensor *slot = NULL;
-  int64_t strides[AX_MAX_DIMS];
-
-  if (!flat) {
-    ax_tensor_release(t->grad_slot);
-    t->grad_slot = NULL;
-    return AX_OK;
-  }
-  AX_TRY(check_flat("set_grad_slot", t, flat, offset));
-  ax_strides_contiguous(t->ndim, t->shape, strides);
-  AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)t->dtype, t->ndim, t->shape, strides, flat->offset + offset,
-                        &slot));
-  if (t->grad) {
-    AX_TRY(ax_copy(slot, t->grad));
-    ax_tensor_release(t->grad);
-    t->grad = ax_tensor_retain(slot);
-  }
-  ax_tensor_release(t->grad_slot);
-  t->grad_slot = slot;
-  slot = NULL;
-out:
-  ax_tensor_release(slot);
-  return st;
-}
-
-ax_status ax_tensor_set_work(ax_tensor *t, ax_tensor *flat, int64_t offset)
-{
-  ax_status st = AX_OK;
-  ax_tensor *work = NULL;
-  ax_version *own = NULL;
-  int64_t strides[AX_MAX_DIMS];
-
-  if (flat) {
-    if (!ax_is_half((ax_dtype)flat->dtype) || flat->ndim != 1 || !ax_tensor_is_contiguous(flat))
-      return ax_fail(AX_EINVAL, "set_work: expected a contiguous 1-d buffer of a half type, got %d-d %s",
-                     flat->ndim, ax_dtype_name((ax_dtype)flat->dtype));
-    if (offset < 0 || offset > flat->numel || t->numel > flat->numel - offset)
-      return ax_fail(AX_ERANGE, "set_work: %lld elements at offset %lld do not fit a buffer of %lld",
-                     (long long)t->numel, (long long)offset, (long long)flat->numel);
-    ax_strides_contiguous(t->ndim, t->shape, strides);
-    AX_TRY(ax_tensor_over(flat->storage, (ax_dtype)flat->dtype, t->ndim, t->shape, strides,
-                          flat->offset + offset, &work));
-    if (!(own = ax_malloc(sizeof *own))) {
-      st = AX_ENOMEM;
-      goto out;
-    }
-    *own = (ax_version){ .refs = 1 }; /* writing one copy must not make the others look edited */
-    work->version = own;
-  }
-  ax_tensor_release(t->work);
-  t->work = work;
-  t->work_edits = t->version->edits - 1;
-  work = NULL;
-out:
-  ax_tensor_release(work);
-  return st;
 }
 
 ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
@@ -435,11 +318,5 @@ ax_status ax_tensor_set_data(ax_tensor *t, const ax_tensor *src)
   t->numel = src->numel;
   memcpy(t->shape, src->shape, sizeof t->shape);
   memcpy(t->strides, src->strides, sizeof t->strides);
-  if (t->grad_slot) { /* it had the old shape */
-    ax_tensor_release(t->grad_slot);
-    t->grad_slot = NULL;
-  }
-  ax_tensor_release(t->work);
-  t->work = NULL;
   return AX_OK;
 }

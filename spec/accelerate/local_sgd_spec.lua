@@ -48,7 +48,7 @@ describe("LocalSGD", function()
             local model = network()
             local context = mode == "bf16" and require("accelerate.precision.autocast").autocast
             if context then
-              for _, p in ipairs(model:parameters()) do core.set_grad_slot(p, core.zeros(p:numel()), 0) end
+              require("spec.support.layouts").give_slots(model:parameters())
             end
             return { model = model, optimizer = optim.SGD(model:parameters(), { lr = 0.2, momentum = 0.9 }),
               step = function(self, step)

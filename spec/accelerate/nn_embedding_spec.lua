@@ -1,5 +1,6 @@
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local layouts = require "spec.support.layouts"
 local raises = require("spec.support.messages").raises
 local F = nn.functional
 
@@ -54,11 +55,10 @@ describe("nn.Embedding", function()
     raises("did you mean 'padding_idx'", nn.Embedding, 5, 3, { paddin_idx = 1 })
   end)
 
-  -- The slot of a flat gradient buffer, as prepare makes it.
+  -- A buffer of gradients, as prepare makes it, and where the weight's begins there.
   local function with_slot(weight)
-    local flat = core.full({ weight:numel() + 4 }, 7)
-    core.set_grad_slot(weight, flat, 2)
-    return flat
+    local layout, offsets = layouts.of({ nn.Parameter(core.ones(3)), weight }, { grads = true })
+    return layout:grads():fill_(7), offsets[2]
   end
 
   it("adds its gradient into the flat buffer, also beside another use of the same weight", function()
@@ -67,11 +67,12 @@ describe("nn.Embedding", function()
     local plain = nn.Parameter(core.randn(5, 3))
     total(plain):backward()
     local w = nn.Parameter(plain.data:clone())
-    local flat = with_slot(w)
+    local flat, at = with_slot(w)
     total(w):backward()
     assert.is_true((w.grad - plain.grad):abs():max():item() < 1e-5)
-    assert.are.equal(w.grad[2][1]:item(), flat[2 + 3 + 1]:item())
-    assert.are.equal(7, flat[2]:item())
+    assert.are.equal(w.grad[2][1]:item(), flat[at + 3 + 1]:item())
+    assert.are.equal(7, flat[at]:item())
+    assert.are.equal(7, flat[at + w:numel() + 1]:item())
     total(w):backward() -- on top of what is there
     assert.is_true((w.grad - plain.grad * 2):abs():max():item() < 1e-4)
   end)

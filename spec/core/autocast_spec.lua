@@ -1,6 +1,7 @@
 -- Automatic casting: what each policy does to inputs and results, what is kept, and where gradients
 -- end up.
 local core = require "accelerate.core"
+local layouts = require "spec.support.layouts"
 local tensor = require "accelerate.tensor"
 
 local function leaf(...)
@@ -242,9 +243,7 @@ end)
 describe("a gradient slot behind a cast", function()
   local function flat_leaf(n, k)
     local w = leaf(n, k)
-    local flat = tensor.zeros(n * k)
-    core.set_grad_slot(w, flat, 0)
-    return w, flat
+    return w, layouts.of({ w }, { grads = true }):grads():narrow(1, 1, n * k)
   end
 
   it("gets the product of bfloat16 matrices in float32, added up over passes", function()
@@ -292,9 +291,7 @@ end)
 describe("a working copy", function()
   local function with_work(n, k)
     local w = leaf(n, k)
-    local flat = tensor.zeros(n * k, { dtype = "bfloat16" })
-    core.set_work(w, flat, 0)
-    return w, flat
+    return w, layouts.of({ w }, { work = "bfloat16" }):work():narrow(1, 1, n * k)
   end
 
   it("is written when it is first used, and anew after each edit of the leaf", function()
@@ -348,11 +345,28 @@ describe("a working copy", function()
     assert.error_matches(function() y:float():sum():backward() end, "argument 2 of linear.*changed in place")
   end)
 
-  it("refuses a buffer that does not fit", function()
-    local w = leaf(5, 4)
-    assert.error_matches(function() core.set_work(w, tensor.zeros(20), 0) end, "half type, got 1%-d float32")
-    assert.error_matches(function() core.set_work(w, tensor.zeros(10, { dtype = "bfloat16" }), 0) end,
-      "20 elements at offset 0")
+  it("is of a half type", function()
+    assert.error_matches(function() layouts.of({ leaf(5, 4) }, { work = "float32" }) end,
+      "expected a half type, got float32")
+  end)
+
+  it("and the place of a gradient go when the layout ends: the leaf stays, and trains on", function()
+    local w, x = leaf(5, 4), tensor.randn(3, 4)
+    local layout = core.flat { w }
+    layout:give_grads()
+    layout:give_work("bfloat16")
+    local function pass()
+      tensor.autocast(function() return tensor.linear(x, w) end):float():sum():backward()
+    end
+    pass()
+    local former = w.grad:clone()
+    layout:dissolve()
+    assert.is_nil(core.work_of(w))
+    w.grad = nil
+    pass()
+    -- the product, which went straight into its place, is rounded to bfloat16 now
+    assert.is_true(tensor.allclose(former, w.grad, { rtol = 1e-2, atol = 1e-2 }))
+    assert.is_false(layout:grads():_address() == w.grad:_address())
   end)
 end)
 
@@ -384,7 +398,7 @@ describe("products of half types", function()
       for i, size in ipairs { { 2, 4096, 3 }, { 64, 784, 96 }, { 300, 2100, 33 }, { 2500, 64, 128 } } do
         local m, k, n = unpack(size)
         local x, w, b = tensor.randn(m, k), leaf(n, k), tensor.randn(n)
-        core.set_grad_slot(w, tensor.zeros(n * k), 0)
+        layouts.give_slots { w }
         local y = tensor.autocast(function() return tensor.linear(x, w, b) end)
         y:backward(y:detach())
         got[i] = { y:detach(), w.grad }

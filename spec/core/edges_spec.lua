@@ -2,6 +2,7 @@
 --- that change between forward and backward, sizes whose products overflow, results in place of
 --- views.
 local core = require "accelerate.core"
+local layouts = require "spec.support.layouts"
 local tensor = require "accelerate.tensor"
 local raises = require("spec.support.messages").raises
 
@@ -136,7 +137,7 @@ describe("a leaf", function()
 
   it("may lend its slot as the gradient to start with", function()
     local w = tensor.tensor({ { 1, 2 }, { 3, 4 } }, { requires_grad = true })
-    core.set_grad_slot(w, tensor.zeros(64), 0)
+    layouts.give_slots { w }
     w.grad = tensor.tensor { { 1, 2 }, { 3, 4 } }
     local b = tensor.tensor { { 1, 1 }, { 0, 1 } }
     w:mm(b):backward(w.grad) -- g b^T is { {3, 2}, {7, 4} }

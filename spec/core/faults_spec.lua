@@ -6,6 +6,7 @@ local data = require "accelerate.data"
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local manifest = require "accelerate.checkpoint.manifest"
+local layouts = require "spec.support.layouts"
 local tensor = require "accelerate.tensor"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
@@ -68,10 +69,8 @@ describe("running out of memory", function()
     tensor.manual_seed(1)
     local model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
-    local slots, works = tensor.zeros(80), tensor.zeros(80, { dtype = "bfloat16" })
-    core.set_grad_slot(model[1].weight, slots, 0)
-    core.set_work(model[1].weight, works, 0)
-    core.set_work(model[3].weight, works, 40)
+    layouts.of({ model[1].weight }, { grads = true, work = "bfloat16" })
+    layouts.of({ model[3].weight }, { work = "bfloat16" })
     local x, y = tensor.randn(4, 6), tensor.tensor({ 0, 2, 1, 1 }, { dtype = "int64" })
     local loss_fn = nn.CrossEntropyLoss()
     local function step()

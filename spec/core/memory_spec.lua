@@ -342,9 +342,7 @@ describe("a failed allocation", function()
     end,
     ["moving parameters"] = function()
       local x = tensor.ones(3, { requires_grad = true })
-      local flat, grads = tensor.zeros(8), tensor.zeros(8)
-      core.rebind(x, flat, 4)
-      core.set_grad_slot(x, grads, 4)
+      core.flat({ x }):give_grads()
       x.grad = tensor.ones(3)
       x.data = tensor.zeros(3)
     end,

@@ -99,6 +99,31 @@ describe("groups of ranks", function()
     ]])
   end)
 
+  it("are their ranks': a loader's worker process takes no part in one, and ends none", function()
+    works(2, [[
+      local data = require "accelerate.data"
+      local group = dist.new_group { 0, 1 }
+      dist.all_reduce(tensor.ones(1), { group = group })
+      dist.barrier()
+      local set = { len = function() return 1 end }
+      function set:get()
+        local done, why = pcall(dist.all_reduce, tensor.ones(1), { group = group })
+        assert(not done and why:find("only the ranks themselves take part in collectives", 1, true), why)
+        dist.destroy_process_group(group)
+        return tensor.ones(1)
+      end
+      for x in data.DataLoader(set, { num_workers = 1 }):iter() do assert(x:item() == 1) end
+      local later = dist.new_group { 0, 1 } -- takes counters that nobody uses
+      for k = 1, 5 do
+        for _, g in ipairs { group, later } do
+          local x = tensor.full({ 3 }, k)
+          dist.all_reduce(x, { group = g })
+          assert(x:sum():item() == 6 * k)
+        end
+      end
+    ]])
+  end)
+
   it("say what they are", function()
     local out = works(4, [[
       local mesh = dist.mesh { dp_shard = 2, tp = 2 }

@@ -6,6 +6,7 @@ local core = require "accelerate.core"
 local ffi = require "ffi"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
+local layouts = require "spec.support.layouts"
 local tensor = require "accelerate.tensor"
 
 if not device.name then
@@ -254,9 +255,7 @@ describe("steps that read the device", function()
       for _, name in ipairs { "SGD", "AdamW", "Adafactor" } do
         for _, stale in ipairs { false, true } do
           local p, q = tensor.randn(40, 20):to(D):requires_grad_(), tensor.randn(300):to(D):requires_grad_()
-          local works = tensor.full({ 1200 }, 7, { dtype = lower }):to(D)
-          core.set_work(p, works, 0)
-          core.set_work(q, works, 832)
+          local works = layouts.of({ p, q }, { work = lower }):work():fill_(7)
           if not stale then
             tensor.autocast({ dtype = lower }, function() return tensor.randn(3, 40):to(D):matmul(p) end)
           end

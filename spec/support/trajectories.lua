@@ -1,6 +1,7 @@
 --- The network of gen_optim_reference.py and gen_optim_steps_reference.py, whose optimizers' steps
 --- PyTorch took; and parameters in flat buffers.
 local core = require "accelerate.core"
+local layouts = require "spec.support.layouts"
 local nn = require "accelerate.nn"
 
 local M = {}
@@ -58,15 +59,11 @@ end
 function M.digest(nets) return M.weighted_sum(M.params_of(nets)) end
 
 -- parameter -> layout: what ends with the layout is the parameters' place in it
-local layouts = setmetatable({}, { __mode = "k" })
-
 --- Lays parameters and gradients out in flat buffers, as accelerator:prepare does.
 function M.lay_out(params)
   local reversed = {}
   for i = #params, 1, -1 do reversed[#reversed + 1] = params[i] end
-  local layout = core.flat(reversed)
-  layout:give_grads()
-  for _, p in ipairs(params) do layouts[p] = layout end
+  layouts.of(reversed, { grads = true })
 end
 
 return M

@@ -95,7 +95,7 @@ ax_status ax_capture_end(ax_capture *c)
   for (int k = 0; k < c->n_leaves; k++) {
     ax_noted *l = &c->leaves[k];
     l->written = l->t->version->edits - l->edits;
-    l->work_after = work_is_current(l->t);
+    l->work_after = ax_slot_work_is_current(l->t);
     l->after = l->t->grad && !c->leaves_gradients ? ax_tensor_retain(l->t->grad) : NULL;
   }
   return AX_OK;
@@ -107,7 +107,7 @@ static void undo(ax_capture *c)
   for (int k = 0; k < c->n_leaves; k++) {
     ax_noted *l = &c->leaves[k];
     if (!c->leaves_gradients) set_grad(l->t, l->before);
-    l->t->work_edits = l->t->version->edits - (l->work_before ? 0 : 1);
+    ax_slot_set_work_current(l->t, l->work_before);
   }
   for (int k = 0; k < c->n_generators; k++) c->generators[k].g->draws = c->generators[k].draws;
 }
@@ -177,7 +177,7 @@ void ax_capture_note(ax_tensor *t)
                     .data = ax_data(rests),
                     .edits = t->version->edits,
                     .wanted = t->requires_grad,
-                    .work_before = rests == t && work_is_current(t),
+                    .work_before = rests == t && ax_slot_work_is_current(t),
                     .before = t->grad && !c->leaves_gradients ? ax_tensor_retain(t->grad) : NULL };
     ax_capture_hold(rests->storage);
     if (grad && !c->leaves_gradients) ax_capture_hold(grad->storage);
@@ -320,6 +320,7 @@ bool ax_capture_fits(const ax_capture *c, const char **why)
   for (int k = 0; k < c->n_leaves && !what; k++) {
     const ax_noted *l = &c->leaves[k];
     if (ax_data(ax_home_resting(l->t)) != l->data) what = "a parameter or buffer was given other memory";
+    else if (l->work_before && !ax_slot_work(l->t)) what = "a parameter has left its flat buffer";
     else if (l->t->requires_grad != l->wanted) what = "a parameter was frozen or thawed";
     else if (c->leaves_gradients) continue;
     else if (!l->t->grad != !l->before)
@@ -338,15 +339,16 @@ static ax_status prepare(ax_noted *l)
   ax_status st = AX_OK;
   /* the kernels read it there */
   if (l->before && ax_data(l->t->grad) != ax_data(l->before)) st = ax_copy(l->before, l->t->grad);
-  if (st == AX_OK && l->work_before && !work_is_current(l->t) && (st = ax_copy(l->t->work, l->t)) == AX_OK)
-    l->t->work_edits = l->t->version->edits;
+  if (st == AX_OK && l->work_before && !ax_slot_work_is_current(l->t) &&
+      (st = ax_copy(ax_slot_work(l->t), l->t)) == AX_OK)
+    ax_slot_set_work_current(l->t, true);
   return st;
 }
 
 static void conclude(ax_noted *l, bool leaves_gradients)
 {
   l->t->version->edits += l->written;
-  if (l->t->work) l->t->work_edits = l->t->version->edits - (l->work_after ? 0 : 1);
+  ax_slot_set_work_current(l->t, l->work_after);
   if (!leaves_gradients) set_grad(l->t, l->after);
 }
 

@@ -45,11 +45,6 @@ struct ax_capture {
   ax_status failed;
 };
 
-static inline bool work_is_current(const ax_tensor *t)
-{
-  return t->work && t->work_edits == t->version->edits;
-}
-
 static inline void set_grad(ax_tensor *t, ax_tensor *grad)
 {
   if (t->grad == grad) return;

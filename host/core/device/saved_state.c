@@ -50,7 +50,7 @@ ax_status ax_capture_save(ax_capture *c, ax_saved_state **out)
   s->n_leaves = c->n_leaves;
   for (int k = 0; k < c->n_leaves; k++) {
     ax_tensor *g = c->leaves[k].t->grad;
-    s->work[k] = work_is_current(c->leaves[k].t);
+    s->work[k] = ax_slot_work_is_current(c->leaves[k].t);
     if (!g) continue;
     s->grads[k] = ax_tensor_retain(g);
     if (ax_home_resting_grad(c->leaves[k].t) != g) continue;
@@ -83,7 +83,7 @@ ax_status ax_capture_restore(ax_capture *c, const ax_saved_state *s)
     set_grad(t, s->grads[k]);
     if (s->values[k]) AX_TRY(ax_copy(t->grad, s->values[k]));
     ax_touch(t);
-    if (t->work) t->work_edits = t->version->edits - (s->work[k] ? 0 : 1);
+    ax_slot_set_work_current(t, s->work[k]);
   }
   for (int k = 0; k < s->n_generators; k++)
     c->generators[k].g->seed = s->generators[k].seed, c->generators[k].g->draws = s->generators[k].draws;

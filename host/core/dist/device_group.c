@@ -110,10 +110,9 @@ static void end_links(bool abort)
   }
 }
 
-void ax_dist_forget_device(void)
+void ax_device_forget(void)
 {
   while (here.first) unlist(here.first);
-  ax_dist_world()->link = NULL; /* a worker's world is a copy */
   here.transport = NULL;
   here.joining = false;
   ax_watch_forget();

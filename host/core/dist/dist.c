@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "core/dist/peers.h"
 
 static const char *const reduction_names[AX_REDUCTIONS] = {
   [AX_SUM] = "sum", [AX_MEAN] = "mean", [AX_MAX] = "max", [AX_MIN] = "min", [AX_PROD] = "prod",
@@ -68,8 +69,19 @@ static ax_group *world = &group_of_one;
 
 ax_group *ax_dist_world(void) { return world; }
 
+/* This process is a fork of a rank: the groups that it knows are those of its parent. */
+static bool forgotten;
+
+void ax_dist_forget(void)
+{
+  forgotten = true;
+  ax_device_forget();
+  ax_peers_forget();
+}
+
 void ax_dist_set_world(ax_group *g)
 {
+  forgotten = false;
   world = g ? g : &group_of_one;
   ax_random_set_rank(world->rank);
 }
@@ -86,7 +98,7 @@ ax_group *ax_group_retain(ax_group *g)
 
 void ax_group_release(ax_group *g)
 {
-  if (!g || !g->members || --g->refs > 0) return;
+  if (!g || !g->members || --g->refs > 0 || forgotten) return;
   if (g->link) ax_device_retire(g);
   else ax_group_free(g);
 }
@@ -177,12 +189,12 @@ out:
 
 void ax_dist_set_timeout(double seconds)
 {
-  if (world->transport->set_timeout) world->transport->set_timeout(world, seconds);
+  if (world->transport->set_timeout && !forgotten) world->transport->set_timeout(world, seconds);
 }
 
 void ax_dist_leave(void)
 {
-  if (world == &group_of_one || world->closed) return;
+  if (world == &group_of_one || world->closed || forgotten) return;
   world->closed = true;
   if (world->transport->leave) world->transport->leave(world, false);
   ax_dist_leave_device(); /* others that still wait for this rank can see that it has left */
@@ -194,6 +206,10 @@ void ax_dist_leave(void)
  * about this call alone. */
 static ax_status check(const ax_group *g, const ax_collective *c)
 {
+  if (forgotten)
+    return ax_fail(AX_EINVAL,
+                   "%s in a loader's worker process: only the ranks themselves take part in collectives",
+                   ax_collective_name(c->op));
   if (g->closed || world->closed)
     return ax_fail(AX_EINVAL,
                    "this rank has left the process group (end_training or destroy_process_group was called)");

@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/dist/peers.h"
 #include "core/feed/worker.h"
 #include "glibc.h"
 #include "profile.h"
@@ -54,21 +53,11 @@ void ax_worker_release(ax_worker *w)
   if (__atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL) == 0) free_worker(w);
 }
 
-static ax_status refuse_collective(ax_group *g, const ax_collective *c, int n, uint64_t *ticket)
-{
-  (void)g, (void)n;
-  *ticket = 0;
-  return ax_fail(AX_EINVAL,
-                 "%s in a loader's worker process: only the ranks themselves take part in collectives",
-                 c->op == AX_BARRIER ? "barrier" : "a collective");
-}
 static void keep_going(int sig) { (void)sig; }
 
 /* Turns a fresh fork into a worker. */
 static void become_worker(ax_worker *w, pid_t parent)
 {
-  static const ax_transport refusing = { .name = "worker", .issue = refuse_collective };
-  static ax_group group;
   struct sigaction on_interrupt = { .sa_handler = keep_going, .sa_flags = SA_RESTART };
   int null;
 
@@ -93,11 +82,7 @@ static void become_worker(ax_worker *w, pid_t parent)
     dup2(null, STDIN_FILENO);
     close(null);
   }
-  group = *ax_dist_world();
-  group.transport = &refusing;
-  ax_dist_set_world(&group);
-  ax_dist_forget_device();
-  ax_peers_forget();
+  ax_dist_forget();
   w->child = true;
 }
 

@@ -1,10 +1,11 @@
 /* Automatic casting: what ax_run does with an op's inputs while it is on.
  *
  * A leaf's cast is kept while the region lasts: the weight of a layer that is called twice is cast
- * once.  Where the leaf has a working copy (ax_tensor_set_work), which optimizers write together
+ * once.  Where the leaf has a working copy (ax_flat_slot.work), which optimizers write together
  * with the leaf, there is nothing to cast at all: the copy gets a place in the graph.  Versions
  * show whether the cast or the copy still has the leaf's values. */
 #include "capture.h"
+#include "flat.h"
 #include "core/ops/infer.h"
 #include "core/ops/rules.h"
 #include "core/pointer_map.h"
@@ -76,17 +77,18 @@ static ax_status record_cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
 /* The leaf's working copy, written anew if need be, as the result of a cast. */
 static ax_status from_work(ax_tensor *t, ax_tensor **out)
 {
+  ax_tensor *const work = ax_slot_work(t);
   ax_status st;
 
   *out = NULL;
   if (ax_recording) ax_capture_note(t);
-  AX_TRY(ax_tensor_ready(t->work, AX_READ)); /* first: gathered copies are current ones */
-  if (t->work_edits != t->version->edits) {
-    AX_TRY(ax_copy(t->work, t));
-    t->work_edits = t->version->edits;
+  AX_TRY(ax_tensor_ready(work, AX_READ)); /* first: gathered copies are current ones */
+  if (!ax_slot_work_is_current(t)) {
+    AX_TRY(ax_copy(work, t));
+    ax_slot_set_work_current(t, true);
   }
-  AX_TRY(ax_tensor_alias(t->work, out));
-  if (ax_would_record(1, &t)) st = record_cast(t, (ax_dtype)t->work->dtype, out);
+  AX_TRY(ax_tensor_alias(work, out));
+  if (ax_would_record(1, &t)) st = record_cast(t, (ax_dtype)work->dtype, out);
 out:
   if (st != AX_OK) {
     ax_tensor_release(*out);
@@ -109,11 +111,13 @@ static ax_status from_norm(ax_tensor *t, ax_dtype to, ax_tensor **out)
 
 static ax_status cast_now(ax_tensor *t, ax_dtype to, ax_tensor **out)
 {
+  const ax_tensor *const work = ax_slot_work(t);
+
   if (__builtin_expect(ax_is_later(t), 0)) {
     const ax_status st = from_norm(t, to, out);
     if (st != AX_OK || *out) return st;
   }
-  return t->work && t->work->dtype == to && !t->grad_fn ? from_work(t, out) : ax_cast(t, to, out);
+  return work && work->dtype == to && !t->grad_fn ? from_work(t, out) : ax_cast(t, to, out);
 }
 
 /* New reference to t in the type `to`. */
@@ -143,7 +147,8 @@ static ax_status cast(ax_tensor *t, ax_dtype to, ax_tensor **out)
 /* Does the leaf rest in parts?  Then its working copy, which is gathered, is all that is here. */
 static bool rests_in_parts(const ax_tensor *t)
 {
-  for (const ax_claim *c = t->storage->claims; t->work && c; c = c->next)
+  if (!ax_slot_work(t)) return false;
+  for (const ax_claim *c = t->storage->claims; c; c = c->next)
     if (c->kind->piece_of && c->kind->uses & AX_READ) return true;
   return false;
 }
@@ -155,9 +160,9 @@ static ax_status widened(ax_tensor *t, ax_tensor **out)
   ax_status st;
 
   *out = NULL;
-  AX_TRY(ax_tensor_ready(t->work, AX_READ));
+  AX_TRY(ax_tensor_ready(ax_slot_work(t), AX_READ));
   AX_TRY(ax_tensor_new_on(t->device, (ax_dtype)t->dtype, t->ndim, t->shape, out));
-  AX_TRY(ax_copy(*out, t->work));
+  AX_TRY(ax_copy(*out, ax_slot_work(t)));
   if (ax_would_record(1, &t)) AX_TRY(record_cast(t, (ax_dtype)t->dtype, out));
   return AX_OK;
 out:

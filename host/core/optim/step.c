@@ -15,11 +15,11 @@
 static ax_tensor *work_of(const ax_tensor *p, bool skippable)
 {
   enum { SMALL = 16384 };
-  ax_tensor *work = p->work;
+  ax_tensor *work = ax_slot_work(p);
   if (!work || !ax_is_half((ax_dtype)work->dtype) || work->numel != p->numel ||
       !ax_tensor_is_contiguous(work))
     return NULL;
-  return p->work_edits == p->version->edits || (p->numel < SMALL && !skippable) ? work : NULL;
+  return ax_slot_work_is_current(p) || (p->numel < SMALL && !skippable) ? work : NULL;
 }
 
 /* What a step of one batch works with. */
@@ -113,7 +113,7 @@ static ax_status check_gradient(const member *m, int number)
 }
 
 /* Is the gradient of a member that is cut where its layout has it? */
-static bool is_delivered(const member *m) { return m->grad && m->param->grad == m->param->grad_slot; }
+static bool is_delivered(const member *m) { return m->grad && m->param->grad == ax_slot_grad(m->param); }
 
 /* The member's gradient, or a contiguous copy (of one that the script made itself), which g->copies
  * holds; *from: where what this rank steps begins in it. */
@@ -167,7 +167,7 @@ static ax_status make_ready(const step *s, const member *m)
   ax_status st = ax_tensor_ready(m->value ? m->value : p, AX_WRITE);
 
   if (st == AX_OK && !s->clip) st = ax_tensor_ready(is_delivered(m) ? m->grad : p->grad, AX_READ);
-  if (st == AX_OK && p->work && !m->value) st = ax_tensor_ready(p->work, AX_WRITE);
+  if (st == AX_OK && ax_slot_work(p) && !m->value) st = ax_tensor_ready(ax_slot_work(p), AX_WRITE);
   for (int k = 0; k < ax_optims[s->g->kind].n_states && st == AX_OK; k++)
     if (s->needs >> k & 1 && m->state[k]) st = ax_tensor_ready(m->state[k], AX_WRITE);
   return st;
@@ -346,7 +346,7 @@ static ax_status hold_for_recording(const step *s, const ax_optim_call *call,
     if (!m->param->grad) continue;
     ax_capture_hold((m->value ? m->value : m->param)->storage);
     ax_capture_hold((m->grad ? m->grad : m->param->grad)->storage);
-    if (m->param->work) ax_capture_hold(m->param->work->storage);
+    if (ax_slot_work(m->param)) ax_capture_hold(ax_slot_work(m->param)->storage);
     for (int i = 0; i < AX_MAX_STATES; i++)
       if (m->state[i]) ax_capture_hold(m->state[i]->storage);
   }
@@ -379,7 +379,7 @@ static void advance(const step *s)
   for (int k = 0; k < s->b->n; k++) {
     member *m = &s->g->members[s->g->order[s->b->first + k]];
     if (!m->param->grad) continue;
-    if (m->work) m->param->work_edits = m->param->version->edits;
+    if (m->work) ax_slot_set_work_current(m->param, true);
     m->step++;
     for (int i = 0; i < row->n_states; i++)
       if (row->states[i].form == AX_STATE_NUMBER)

@@ -66,8 +66,8 @@ ax_status ax_flat_arrived(ax_tensor *param)
   f->reached++;
   f->arrivals[param->slot]++;
   /* it is complete, and has no business in memory */
-  if (f->home.away & AX_CUT_GRADS && !f->home.group && param->grad_slot)
-    ax_stretch_forget(ax_data(param->grad_slot), (size_t)param->numel * ax_itemsize(param));
+  if (f->home.away & AX_CUT_GRADS && !f->home.group && ax_slot_grad(param))
+    ax_stretch_forget(ax_data(ax_slot_grad(param)), (size_t)param->numel * ax_itemsize(param));
   if (!f->full || !f->bucket_of) return AX_OK;
   bucket = &f->buckets[f->bucket_of[param->slot]];
   /* One more of a parameter takes no other's place: the bucket still waits for the others. */
@@ -93,12 +93,12 @@ static ax_status bring(ax_flat *f, int k)
 
   if (!p->grad) {
     f->missing++;
-    return ax_fill(p->grad_slot, 0);
+    return ax_fill(f->slots[k].grad, 0);
   }
-  if (p->grad == p->grad_slot) return AX_OK;
-  if ((st = ax_copy(p->grad_slot, p->grad)) != AX_OK) return st;
+  if (p->grad == f->slots[k].grad) return AX_OK;
+  if ((st = ax_copy(f->slots[k].grad, p->grad)) != AX_OK) return st;
   ax_tensor_release(p->grad);
-  p->grad = ax_tensor_retain(p->grad_slot);
+  p->grad = ax_tensor_retain(f->slots[k].grad);
   return AX_OK;
 }
 
@@ -123,12 +123,7 @@ out:
   return st;
 }
 
-static bool in_place(const ax_flat *f, int k)
-{
-  const ax_tensor *p = f->params[k], *slot = p->grad_slot;
-  return p->flat == f && slot && slot->storage == f->grads->storage &&
-         slot->offset == f->grads->offset + f->offsets[k];
-}
+static bool in_place(const ax_flat *f, int k) { return f->params[k]->flat == f && f->slots[k].grad; }
 
 ax_status ax_flat_collect(ax_flat *f, int bucket, bool *current)
 {
@@ -173,9 +168,9 @@ ax_status ax_flat_adopt(ax_flat *f, bool again)
   if (!(again && f->presence) && (st = read_presence(f)) != AX_OK) return st;
   for (int k = 0; k < f->n; k++) {
     ax_tensor *p = f->params[k];
-    if (!p->grad && p->grad_slot && p->requires_grad &&
+    if (!p->grad && f->slots[k].grad && p->requires_grad &&
         ax_load_double((ax_dtype)f->dtype, ax_data(f->presence), k) > 0)
-      p->grad = ax_tensor_retain(p->grad_slot);
+      p->grad = ax_tensor_retain(f->slots[k].grad);
   }
   return AX_OK;
 }

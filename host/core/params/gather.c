@@ -174,7 +174,7 @@ ax_status ax_home_gather_wide(ax_flat *f)
   if (!ax_home_gathers_half(f)) st = ax_home_fill(f, f->values, &h->no_values);
   else st = h->exact ? convert(f->work, &h->no_work, f->values) : ax_home_fill(f, f->work, &h->no_work);
   for (int k = 0; k < f->n && st == AX_OK && f->work; k++)
-    f->params[k]->work_edits = f->params[k]->version->edits;
+    f->slots[k].work_edits = f->params[k]->version->edits;
   return st == AX_OK ? begin_next(f) : st;
 }
 

@@ -17,7 +17,7 @@ const ax_tensor *ax_home_resting(const ax_tensor *leaf)
 const ax_tensor *ax_home_resting_grad(const ax_tensor *leaf)
 {
   const ax_flat *f = leaf->flat;
-  return f && f->home.grads && leaf->grad && leaf->grad == leaf->grad_slot ? f->home.grads : leaf->grad;
+  return f && f->home.grads && leaf->grad && leaf->grad == ax_slot_grad(leaf) ? f->home.grads : leaf->grad;
 }
 
 static const char *name_of(const ax_flat *f) { return f->name ? f->name : "the model"; }

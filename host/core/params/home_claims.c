@@ -64,7 +64,7 @@ ax_status ax_home_give_zeros(ax_flat *f)
   AX_TRY(ax_home_new_grads(f, false, &fresh));
   ax_storage_trade(f->grads->storage, fresh->storage);
   ax_claim_take_off(&f->home.no_grads);
-  for (int k = 0; k < f->n; k++) f->home.had[k] = f->params[k]->grad == f->params[k]->grad_slot;
+  for (int k = 0; k < f->n; k++) f->home.had[k] = f->params[k]->grad == f->slots[k].grad;
 out:
   ax_tensor_release(fresh);
   return st;

@@ -62,12 +62,12 @@ static ax_status bring(ax_flat *f, int k)
   if (!p->grad) {
     f->missing++;
     f->home.had[k] = false;
-    return ax_fill(p->grad_slot, 0);
+    return ax_fill(f->slots[k].grad, 0);
   }
-  if (p->grad == p->grad_slot) return AX_OK;
-  if ((st = ax_copy(p->grad_slot, p->grad)) != AX_OK) return st;
+  if (p->grad == f->slots[k].grad) return AX_OK;
+  if ((st = ax_copy(f->slots[k].grad, p->grad)) != AX_OK) return st;
   ax_tensor_release(p->grad);
-  p->grad = ax_tensor_retain(p->grad_slot);
+  p->grad = ax_tensor_retain(f->slots[k].grad);
   f->home.had[k] = false;
   return AX_OK;
 }
@@ -172,7 +172,7 @@ ax_tensor *ax_flat_own_grad(ax_tensor *p, ax_group **group)
   ax_flat *f = p->flat;
 
   *group = NULL;
-  if (!f || !f->home.grads || !p->grad || p->grad != p->grad_slot) return p->grad;
+  if (!f || !f->home.grads || !p->grad || p->grad != ax_slot_grad(p)) return p->grad;
   *group = f->home.group;
   return f->home.grad_piece[p->slot];
 }

@@ -58,23 +58,22 @@ static ax_status new_buffer(const ax_flat *f, ax_dtype dtype, int64_t numel, ax_
   return ax_tensor_zeros_lasting(f->device, dtype, 1, &numel, out);
 }
 
-/* As ax_tensor_place_at, for a buffer without memory. */
-static ax_status place_without(ax_flat *f, int k, ax_tensor **place, ax_version **own)
+/* New reference: the place of parameter k in a buffer of the layout, with the parameter's shape. */
+static ax_status place_in(const ax_flat *f, const ax_tensor *buffer, int k, ax_tensor **out)
 {
   const ax_tensor *p = f->params[k];
   int64_t strides[AX_MAX_DIMS];
-  ax_status st;
 
   ax_strides_contiguous(p->ndim, p->shape, strides);
-  if (!(*own = ax_malloc(sizeof **own))) return AX_ENOMEM;
-  **own = (ax_version){ .refs = 1, .edits = p->version->edits };
-  st = ax_tensor_over(f->values->storage, (ax_dtype)p->dtype, p->ndim, p->shape, strides, f->offsets[k],
-                      place);
-  if (st != AX_OK) {
-    ax_mfree(*own);
-    *own = NULL;
-  }
-  return st;
+  return ax_tensor_over(buffer->storage, (ax_dtype)buffer->dtype, p->ndim, p->shape, strides,
+                        buffer->offset + f->offsets[k], out);
+}
+
+static ax_status new_version(uint32_t edits, ax_version **out)
+{
+  if (!(*out = ax_malloc(sizeof **out))) return AX_ENOMEM;
+  **out = (ax_version){ .refs = 1, .edits = edits };
+  return AX_OK;
 }
 
 /* Copies every parameter to its place, and then, when nothing can fail any more, moves all of them
@@ -85,9 +84,11 @@ static ax_status move_in(ax_flat *f, bool bare)
   ax_version **own = ax_calloc((size_t)f->n, sizeof *own);
   ax_status st = places && own ? AX_OK : AX_ENOMEM;
 
-  for (int k = 0; st == AX_OK && k < f->n; k++)
-    st = bare ? place_without(f, k, &places[k], &own[k])
-              : ax_tensor_place_at(f->params[k], f->values, f->offsets[k], &places[k], &own[k]);
+  for (int k = 0; st == AX_OK && k < f->n; k++) {
+    st = place_in(f, f->values, k, &places[k]);
+    if (st == AX_OK && !bare) st = ax_copy(places[k], f->params[k]);
+    if (st == AX_OK) st = new_version(f->params[k]->version->edits, &own[k]);
+  }
   for (int k = 0; k < f->n && places && own; k++) {
     if (st == AX_OK) {
       ax_tensor_become(f->params[k], places[k], own[k]);
@@ -114,8 +115,9 @@ static ax_status lay_out(int n, ax_tensor *const *params, int parts, bool bare, 
   f->number = ++last_number;
   f->params = ax_calloc((size_t)n, sizeof *f->params);
   f->offsets = ax_calloc((size_t)n + 1, sizeof *f->offsets);
+  f->slots = ax_calloc((size_t)n, sizeof *f->slots);
   f->arrivals = ax_calloc((size_t)n, sizeof *f->arrivals);
-  if (!f->params || !f->offsets || !f->arrivals) {
+  if (!f->params || !f->offsets || !f->slots || !f->arrivals) {
     st = AX_ENOMEM;
     goto out;
   }
@@ -123,7 +125,6 @@ static ax_status lay_out(int n, ax_tensor *const *params, int parts, bool bare, 
   if (bare) AX_TRY(ax_home_begin_bare(f));
   else AX_TRY(new_buffer(f, (ax_dtype)f->dtype, f->size, &f->values));
   AX_TRY(move_in(f, bare));
-  for (int k = 0; k < n; k++) ax_tensor_set_grad_slot(params[k], NULL, 0); /* the slots of a former layout */
   *out = f;
   f = NULL;
 out:
@@ -175,13 +176,16 @@ void ax_flat_release(ax_flat *f)
   if (!f || --f->refs > 0) return;
   ax_flat_dissolve(f);
   ax_flat_free_home(f);
-  for (int k = 0; k < f->n; k++) ax_tensor_release(f->params[k]);
+  for (int k = 0; k < f->n; k++) {
+    ax_tensor_release(f->slots[k].grad), ax_tensor_release(f->slots[k].work);
+    ax_tensor_release(f->params[k]);
+  }
   ax_tensor_release(f->values), ax_tensor_release(f->grads), ax_tensor_release(f->work),
       ax_tensor_release(f->presence);
   if (f->names)
     for (int k = 0; k < f->n; k++) ax_mfree(f->names[k]);
   ax_mfree(f->names), ax_mfree(f->name);
-  ax_mfree(f->params), ax_mfree(f->offsets), ax_mfree(f->arrivals), ax_mfree(f->expected),
+  ax_mfree(f->params), ax_mfree(f->offsets), ax_mfree(f->slots), ax_mfree(f->arrivals), ax_mfree(f->expected),
       ax_mfree(f->buckets), ax_mfree(f->bucket_of);
   ax_mfree(f);
 }
@@ -206,6 +210,35 @@ ax_status ax_home_new_grads(const ax_flat *f, bool stays, ax_tensor **out)
   return stays ? new_buffer(f, dtype, numel, out) : ax_tensor_zeros_on(f->device, dtype, 1, &numel, out);
 }
 
+/* Makes `grads` the buffer: when nothing can fail any more, gradients that there are move in. */
+static ax_status take_grads(ax_flat *f, ax_tensor *grads)
+{
+  ax_tensor **places = ax_calloc((size_t)f->n, sizeof *places);
+  ax_status st = AX_ENOMEM;
+
+  if (!places) return st;
+  for (int k = 0; k < f->n; k++) {
+    if (f->params[k]->flat != f) continue; /* it may have another shape now */
+    AX_TRY(place_in(f, grads, k, &places[k]));
+    if (f->params[k]->grad) AX_TRY(ax_copy(places[k], f->params[k]->grad));
+  }
+  for (int k = 0; k < f->n; k++) {
+    ax_tensor *const p = f->params[k], *const former = f->slots[k].grad;
+    if (p->grad && places[k]) {
+      ax_tensor_release(p->grad);
+      p->grad = ax_tensor_retain(places[k]);
+    }
+    f->slots[k].grad = places[k];
+    places[k] = former;
+  }
+  ax_tensor_release(f->grads);
+  f->grads = grads;
+out:
+  for (int k = 0; k < f->n; k++) ax_tensor_release(places[k]);
+  ax_mfree(places);
+  return st;
+}
+
 ax_status ax_flat_give_grads(ax_flat *f)
 {
   const bool cut = f->home.cut & AX_CUT_GRADS && !ax_flat_has_grad(f); /* and nobody needs the whole */
@@ -215,33 +248,46 @@ ax_status ax_flat_give_grads(ax_flat *f)
       away  ? ax_place_tensor(f->home.place, ax_home_title(f), (ax_dtype)f->dtype, f->size + f->n, &grads)
       : cut ? ax_home_without_memory(f, (ax_dtype)f->dtype, f->size + f->n, &grads)
             : ax_home_new_grads(f, true, &grads);
-  int k = 0;
 
-  for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_grad_slot(f->params[k], grads, f->offsets[k]);
-  if (st == AX_OK) {
-    ax_tensor_release(f->grads);
-    f->grads = grads;
-    return ax_flat_cut_grads(f);
-  }
-  /* their gradients stay where they have moved */
-  while (grads && --k > 0) ax_tensor_set_grad_slot(f->params[k - 1], NULL, 0);
+  if (st == AX_OK && (st = take_grads(f, grads)) == AX_OK) return ax_flat_cut_grads(f);
   ax_tensor_release(grads);
+  return st;
+}
+
+/* One that is written must not make the others look edited: each has a version cell of its own. */
+static ax_status new_copy(const ax_flat *f, const ax_tensor *work, int k, ax_tensor **out)
+{
+  ax_version *own;
+  ax_status st = new_version(0, &own);
+
+  if (st != AX_OK || (st = place_in(f, work, k, out)) != AX_OK) ax_mfree(own);
+  else (*out)->version = own;
   return st;
 }
 
 ax_status ax_flat_give_work(ax_flat *f, ax_dtype half)
 {
-  ax_tensor *work = NULL;
-  ax_status st = new_buffer(f, half, f->size, &work);
-  int k = 0;
+  ax_tensor *work = NULL, **copies = ax_calloc((size_t)f->n, sizeof *copies);
+  ax_status st = AX_ENOMEM;
 
-  for (; st == AX_OK && k < f->n; k++) st = ax_tensor_set_work(f->params[k], work, f->offsets[k]);
-  if (st == AX_OK) {
-    ax_tensor_release(f->work);
-    f->work = work;
-    return AX_OK;
+  if (!copies) return st;
+  if (!ax_is_half(half))
+    AX_TRY(ax_fail(AX_EINVAL, "flat: expected a half type, got %s", ax_dtype_name(half)));
+  AX_TRY(new_buffer(f, half, f->size, &work));
+  for (int k = 0; k < f->n; k++)
+    if (f->params[k]->flat == f) AX_TRY(new_copy(f, work, k, &copies[k]));
+  for (int k = 0; k < f->n; k++) {
+    ax_flat_slot *const s = &f->slots[k];
+    ax_tensor *const former = s->work;
+    *s = (ax_flat_slot){ .grad = s->grad, .work = copies[k], .work_edits = f->params[k]->version->edits - 1 };
+    copies[k] = former;
   }
-  while (work && --k > 0) ax_tensor_set_work(f->params[k - 1], NULL, 0);
+  ax_tensor_release(f->work);
+  f->work = work;
+  work = NULL;
+out:
+  for (int k = 0; k < f->n; k++) ax_tensor_release(copies[k]);
+  ax_mfree(copies);
   ax_tensor_release(work);
   return st;
 }

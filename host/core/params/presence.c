@@ -52,8 +52,8 @@ ax_status ax_flat_adopt_presence(int n, ax_flat *const *list, ax_tensor *presenc
   for (int i = 0; i < n; i++)
     for (int k = 0; k < list[i]->n; k++, at++) {
       ax_tensor *p = list[i]->params[k];
-      if (!p->grad && p->grad_slot && p->requires_grad && ((float *)ax_data(here))[at] > 0)
-        p->grad = ax_tensor_retain(p->grad_slot);
+      if (!p->grad && list[i]->slots[k].grad && p->requires_grad && ((float *)ax_data(here))[at] > 0)
+        p->grad = ax_tensor_retain(list[i]->slots[k].grad);
     }
 out:
   ax_tensor_release(here);

@@ -316,7 +316,7 @@ void ax_zero_grad(ax_tensor *t)
 {
   if (__builtin_expect(ax_recording != NULL, 0)) ax_capture_note(t);
   if (t->grad && __builtin_expect(ax_is_later(t->grad), 0))
-    ax_later_drop(t->grad, t->grad == t->grad_slot ? 2 : 1);
+    ax_later_drop(t->grad, t->grad == ax_slot_grad(t) ? 2 : 1);
   ax_tensor_release(t->grad);
   t->grad = NULL;
   if (t->flat && t->flat->home.had) t->flat->home.had[t->slot] = false; /* what was summed up is over */

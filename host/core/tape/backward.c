@@ -141,7 +141,7 @@ static ax_status deliver(ax_walk *r, const ax_edge *e, ax_tensor *g)
 /* Adds g into a leaf's gradient. */
 static ax_status accumulate(ax_walk *r, ax_tensor *leaf, ax_tensor *g)
 {
-  ax_tensor *sum = NULL;
+  ax_tensor *sum = NULL, *const slot = ax_slot_grad(leaf);
   const ax_tensor *expected = leaf->grad ? leaf->grad : leaf;
   char a[AX_SHAPE_TEXT], b[AX_SHAPE_TEXT];
   ax_status st = AX_OK;
@@ -162,8 +162,8 @@ static ax_status accumulate(ax_walk *r, ax_tensor *leaf, ax_tensor *g)
         ax_run_inplace(AX_OP_ADD,
                        &(ax_args){ .n_in = 2, .in = (ax_tensor *[]){ leaf->grad, g }, .a = { .n_list = -1 } },
                        leaf->grad);
-  } else if (leaf->grad_slot && !r->create_graph) {
-    if ((st = ax_copy(leaf->grad_slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(leaf->grad_slot);
+  } else if (slot && !r->create_graph) {
+    if ((st = ax_copy(slot, g)) == AX_OK) leaf->grad = ax_tensor_retain(slot);
   } else if (g->dtype != leaf->dtype) {
     st = ax_cast(g, (ax_dtype)leaf->dtype, &leaf->grad);
   } else if (!r->create_graph && g->refs == 1 && g->storage->refs == 1 && !g->grad_fn &&

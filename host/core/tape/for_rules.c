@@ -20,10 +20,10 @@ ax_node *ax_leaf_node(ax_node *to)
 /* A gradient that rests in a file is written whole. */
 static void announce(const ax_tensor *leaf)
 {
-  const ax_tensor *slot = leaf->grad_slot;
+  const ax_tensor *slot = ax_slot_grad(leaf);
   const char *data = slot->storage->data;
 
-  if (data && leaf->flat && leaf->flat->home.away & AX_CUT_GRADS)
+  if (data && leaf->flat->home.away & AX_CUT_GRADS)
     ax_stretch_overwrite(data + (size_t)slot->offset * ax_itemsize(slot),
                          (size_t)slot->numel * ax_itemsize(slot));
 }
@@ -31,22 +31,22 @@ static void announce(const ax_tensor *leaf)
 ax_tensor *ax_grad_slot_of(ax_grad *c, int k, bool *accumulate_)
 {
   const ax_node *to = ax_leaf_node(c->node->edges[k].node);
-  ax_tensor *leaf = to ? to->leaf : NULL;
+  ax_tensor *leaf = to ? to->leaf : NULL, *slot = leaf ? ax_slot_grad(leaf) : NULL;
 
-  if (!leaf || !c->slot_written || !leaf->grad_slot || c->create_graph || !ax_still_leaf(leaf)) return NULL;
-  if (leaf->grad && leaf->grad != leaf->grad_slot) return NULL;
+  if (!slot || !c->slot_written || c->create_graph || !ax_still_leaf(leaf)) return NULL;
+  if (leaf->grad && leaf->grad != slot) return NULL;
   if (ax_recording) ax_capture_note(leaf);
   for (const ax_hook *h = leaf->hooks; h; h = h->next)
     if (h->kind != AX_HOOK_POST) return NULL; /* the hook must see the gradient before it is added */
   *accumulate_ = leaf->grad != NULL;
   if (!leaf->grad) announce(leaf);
-  return leaf->grad_slot;
+  return slot;
 }
 
 void ax_grad_slot_written(ax_grad *c, int k)
 {
   ax_node *to = ax_leaf_node(c->node->edges[k].node);
-  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(to->leaf->grad_slot);
+  if (!to->leaf->grad) to->leaf->grad = ax_tensor_retain(ax_slot_grad(to->leaf));
   to->slot_written = c->slot_written[k] = true;
 }
 

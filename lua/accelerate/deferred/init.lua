@@ -171,7 +171,6 @@ end
 -- Gives a tensor of a module other memory; the object stays.
 local function adopt(t, value)
   t.grad = nil
-  core.set_grad_slot(t, nil, 0)
   t.data = value:detach()
 end
 

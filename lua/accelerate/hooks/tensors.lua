@@ -95,7 +95,6 @@ end
 ---@param value accelerate.Tensor
 function M.adopt(t, value)
   t.grad = nil
-  core.set_grad_slot(t, nil, 0)
   t.data = value:detach()
 end
 

@@ -205,7 +205,6 @@ function parameter.convert(t, dtype, device)
   local data = deferred.of(t) and deferred.converted(t, dtype, device) or t:detach():to(target)
   local new_grad = grad and grad:detach():to(target)
   if grad then t.grad = nil end
-  if marked[t] then core.set_grad_slot(t, nil, 0) end  -- a slot of a flat buffer has the former type
   t.data = data
   if new_grad then t.grad = new_grad end
 end

@@ -186,7 +186,6 @@ local function adopt(t, value)
     fail("load_state_dict: assign: a parameter cannot become %s", value.dtype)
   end
   t.grad = nil
-  core.set_grad_slot(t, nil, 0)
   t.data = value:detach()
 end
 

@@ -2,6 +2,7 @@
 --- training written out by hand on one process, against which they are compared.
 local core = require "accelerate.core"
 local data = require "accelerate.data"
+local layouts = require "spec.support.layouts"
 local nn = require "accelerate.nn"
 
 local M = {}
@@ -67,10 +68,8 @@ end
 function M.by_hand(length, filled, o)
   local x, y = unpack(M.dataset(length).tensors)
   local model = M.network()
-  for _, p in ipairs(o.forward and model:parameters() or {}) do
-    -- as prepare does: what lower types add up to is not rounded to them
-    core.set_grad_slot(p, core.zeros(p:numel()), 0)
-  end
+  -- as prepare does: sums of gradients in lower types are not rounded to them
+  if o.forward then layouts.give_slots(model:parameters()) end
   local optimizer = o.optimizer(model:parameters())
   local schedule = o.schedule and o.schedule(optimizer)
   local steps, window = 0, o.window or 1
