@@ -1,5 +1,6 @@
 /* standard.c: what the host changes in Lua's own library: math's seed, os.setlocale, os.tmpname,
  * pcall, print, tostring and unpack. */
+#include "bind/where.h"
 #include "dist.h"
 #include "interp.h"
 #include "script.h"
@@ -101,8 +102,9 @@ static void bound_tostring(lua_State *L)
                              "  local shown = tostring(...)\n"
                              "  return shown\n"
                              "end\n";
+  char name[4200];
 
-  if (luaL_loadbuffer(L, text, sizeof text - 1, "=tostring") != 0) lua_error(L);
+  if (luaL_loadbuffer(L, text, sizeof text - 1, ax_lua_core_chunk(name, sizeof name)) != 0) lua_error(L);
   lua_call(L, 0, 0);
 }
 

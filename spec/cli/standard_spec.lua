@@ -50,11 +50,13 @@ describe("tostring", function()
       print(pcall(function() local text = tostring() return text end))
       print(tostring(setmetatable({}, { __tostring = function() return "own" end })))
       print(pcall(tostring, setmetatable({}, { __tostring = function() error "no text" end })))
+      local t = setmetatable({}, { __tostring = require("accelerate.core").tanh })
+      print((select(2, pcall(function() local text = tostring(t) return text end)):match "^.-:%d+: tanh"))
     ]] })
     assert.are.equal(0, status, err)
     assert.are.equal("nil\t1.5\ttrue\tx\n" ..
       "false\t(command line):2: bad argument #1 to 'tostring' (value expected)\n" ..
-      "own\nfalse\t(command line):4: no text\n", out)
+      "own\nfalse\t(command line):4: no text\n(command line):6: tanh\n", out)
   end)
 end)
 
