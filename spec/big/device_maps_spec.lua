@@ -1,5 +1,6 @@
 -- Sizes, limits and device maps beside Accelerate's, for random models and limits
 -- (generators/gen_device_maps_reference.py wrote them down).
+local accelerate = require "accelerate"
 local ordered = require "accelerate.utils.ordered"
 local tree_models = require "spec.support.tree_models"
 local utils = require "accelerate.utils"
@@ -79,6 +80,35 @@ describe("device maps beside Accelerate's", function()
         local found = utils.get_balanced_memory(model, { max_memory = given.max_memory, dtype = given.dtype,
           no_split_module_classes = given.no_split_module_classes, low_zero = case.low_zero })
         assert.same(keyed(case.balanced), plain(found), ("model %d, case %d"):format(i, k))
+      end
+    end
+  end)
+end)
+
+describe("no_split_module_classes", function()
+  it("takes Transformers' names of a model's blocks", function()
+    local size = { vocab_size = 100, num_hidden_layers = 3, num_attention_heads = 4, hidden_size = 32,
+      intermediate_size = 64, num_key_value_heads = 4 }
+    for their_name, class in pairs { LlamaDecoderLayer = "LlamaForCausalLM", BertLayer = "BertForMaskedLM",
+      Qwen2DecoderLayer = "Qwen2ForCausalLM", RobertaLayer = "RobertaForMaskedLM" } do
+      local model = accelerate.init_empty_weights(accelerate.models[class], size)
+      local block = model:get_submodule(class:find "Bert" and "bert.encoder.layer.0"
+        or class:find "Roberta" and "roberta.encoder.layer.0" or "model.layers.0")
+      local bytes = utils.compute_module_sizes(model)
+      for part = 1, 9 do
+        local limits = { [0] = math.floor(bytes[""] * part / 10), cpu = bytes[""] }
+        local function map(name)
+          return utils.infer_auto_device_map(model,
+            { max_memory = limits, no_split_module_classes = { name } })
+        end
+        assert.same(map(block.__name), map(their_name), class)
+        for path in pairs(map(their_name)) do
+          assert.is_nil(path:match "layers?%.%d+%.", ("%s: %s"):format(class, path))
+        end
+        assert.same(utils.get_balanced_memory(model, { max_memory = { [0] = limits[0], [1] = limits.cpu },
+            no_split_module_classes = { block.__name } }),
+          utils.get_balanced_memory(model, { max_memory = { [0] = limits[0], [1] = limits.cpu },
+            no_split_module_classes = their_name }))
       end
     end
   end)

@@ -87,7 +87,7 @@ local Run = class("DeviceMapRun")
 function Run:init(model, o)
   local where = "infer_auto_device_map"
   self.o, self.max = o, limits.get_max_memory(o.max_memory)
-  self.classes = sizes.class_set(where, o.no_split_module_classes)
+  self.classes = sizes.class_set(where, o.no_split_module_classes, model)
   self.sizes = sizes.compute_module_sizes(model, { dtype = o.dtype, special_dtypes = o.special_dtypes })
   self.tied = ties.find_tied_parameters(model)
   self.left = sizes.direct(model)

@@ -114,7 +114,7 @@ M.BALANCED = { max_memory = { "table", optional = true },
 local function share(model, limits, gpus, o, low_zero)
   local all = sizes.compute_module_sizes(model, { dtype = o.dtype, special_dtypes = o.special_dtypes })
   local total = all[""] or 0
-  local classes = sizes.class_set("get_balanced_memory", o.no_split_module_classes)
+  local classes = sizes.class_set("get_balanced_memory", o.no_split_module_classes, model)
   local room = math.floor(1.25 * math.max(largest_block(model, all, classes), mean_leaf(all)))
   local each = math.floor(total / (low_zero and #gpus - 1 or #gpus)) + room
   for k = 1, #gpus - 1 do

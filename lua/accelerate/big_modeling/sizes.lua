@@ -42,15 +42,26 @@ function M.dtype_byte_size(dtype)
   return math.floor(tonumber(bits) / 8)
 end
 
+-- The classes here by Transformers' names, of the first model inside that has other ones.
+local function their_names(model)
+  for _, module in ipairs(model and model:modules() or {}) do
+    local names = module._transformers_names
+    if names then return names end
+  end
+  return {}
+end
+
 --- Returns the classes that a model must not be split inside of, as a set of names.
 ---@param where string
 ---@param classes string|string[]|nil
+---@param model accelerate.nn.Module? whose classes may have Transformers' names
 ---@return table<string, boolean>
-function M.class_set(where, classes)
+function M.class_set(where, classes, model)
   if type(classes) == "string" then classes = { classes } end
-  local set = {}
+  local set, ours = {}, their_names(model)
   for i, name in ipairs(classes or {}) do
-    set[options.value(where, ("no_split_module_classes[%d]"):format(i), name, { "string" })] = true
+    options.value(where, ("no_split_module_classes[%d]"):format(i), name, { "string" })
+    set[name], set[ours[name] or name] = true, true
   end
   return set
 end
