@@ -382,6 +382,22 @@ describe("a checkpoint", function()
       "is no whole checkpoint: it has no accelerate_manifest.json: the save did not end")
   end)
 
+  it("of Accelerate is refused with the name of what takes it", function()
+    local w = world {}
+    assert(fs.make_dirs(folder))
+    local function message()
+      local _, why = pcall(w.accelerator.load_state, w.accelerator, folder)
+      return why
+    end
+    assert.is_nil(message():find "Accelerate's")
+    assert(fs.write(folder .. "/model.safetensors", ""))
+    assert.matches("the save did not end, or it was Accelerate's, which writes none: "
+      .. "accelerate.load_checkpoint_in_model takes its weights", message())
+    assert(fs.make_dirs(folder .. "/pytorch_model_fsdp_0"))
+    assert.matches("which writes none: utils.load_fsdp_model and utils.load_fsdp_optimizer take its folders",
+      message())
+  end)
+
   it("that cannot be written leaves the former one", function()
     local w, broken = world {}, false
     w.accelerator:register_for_checkpointing({ state_dict = function()

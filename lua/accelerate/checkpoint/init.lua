@@ -158,10 +158,28 @@ local function find_newest(project)
   return { path = path, passed_over = passed_over }
 end
 
+-- Files of checkpoints that Accelerate itself writes, without a manifest, and what takes them.
+local FOREIGN = {
+  { "pytorch_model_fsdp_0", "utils.load_fsdp_model and utils.load_fsdp_optimizer take its folders" },
+  { "pytorch_model_fsdp.bin", "utils.load_fsdp_model and utils.load_fsdp_optimizer take its files" },
+  { "model.safetensors", "accelerate.load_checkpoint_in_model takes its weights" },
+  { "pytorch_model.bin", "accelerate.load_checkpoint_in_model takes its weights" },
+}
+
+local function foreign_hint(path)
+  if fs.exists(fs.join(path, manifest.NAME)) then return "" end
+  for _, file in ipairs(FOREIGN) do
+    if fs.exists(fs.join(path, file[1])) then
+      return (", or it was Accelerate's, which writes none: %s"):format(file[2])
+    end
+  end
+  return ""
+end
+
 local function check_given(path)
   if not fs.is_dir(path) then fail("load_state: there is no directory %s", path) end
   local whole, why = manifest.verify(path)
-  if not whole then fail("load_state: %s is no whole checkpoint: %s", path, why) end
+  if not whole then fail("load_state: %s is no whole checkpoint: %s%s", path, why, foreign_hint(path)) end
   return { path = path }
 end
 
