@@ -277,7 +277,7 @@ describe("an asynchronous save", function()
           accelerator:save_state(folder .. "/c", { async = true })
           if rank == 1 then ffi.C.kill(ffi.C.getpid(), tonumber(arg[2])) end
           accelerator:wait_for_everyone()
-        ]], { arguments = { path, tostring(signal) }, launch = { "--timeout", "2" } })
+        ]], { arguments = { path, tostring(signal) }, launch = { "--timeout", host.limit(4) } })
         assert.are_not.equal(0, status)
         assert.truthy(require("accelerate.checkpoint.manifest").verify(path .. "/c"))
       end)

@@ -237,12 +237,13 @@ print(("rank %d has %d"):format(accelerator.process_index, sum))
 ]]
 
   at_terminal("has one rank at a time, while the others' time limits stand still", function()
-    s = Session.open { "--num_processes", "2", "--cpu", "--timeout", "1", processes.script(RANKS), "one" }
+    local limit = host.limit(1)
+    s = Session.open { "--num_processes", "2", "--cpu", "--timeout", limit, processes.script(RANKS), "one" }
     s:expect("rank 1: [^\n]*:4: in main chunk\n")
-    processes.sleep(2.5)
+    processes.sleep(2.5 * limit)
     ask("mine", "^10\n", 1)
     ask("n", "rank 1: [^\n]*:5: in main chunk\n", 1)
-    processes.sleep(1.5)
+    processes.sleep(1.5 * limit)
     s:expect("%(debug, rank 1%) $")
     s:send("dropped\3")
     s:expect("%(debug, rank 1%) ")
@@ -272,14 +273,16 @@ print(("rank %d has %d"):format(accelerator.process_index, sum))
     ask("q", "the run was ended in the debugger, at [^\n]*:4\n", 1)
     s:expect("rank 1 of 2 failed: os.exit%(1%) was called")
     assert.equal(1, s:finish())
-    s = Session.open { "--num_processes", "2", "--cpu", processes.script [[
+    local seen = host.free_path() -- a file that is made once the prompt has been seen
+    s = Session.open { "--num_processes", "2", "--cpu", processes.script(([[
 local accelerate = require "accelerate"
 local dist = require("accelerate.core").dist
 if dist.rank() == 1 then accelerate.breakpoint() end
-local t = os.time() repeat until os.time() > t + 1
+repeat until io.open(%q)
 error "lost"
-]] }
+]]):format(seen)) }
     s:expect("%(debug, rank 1%) ")
+    processes.script("", seen)
     s:expect("rank 0 of 2 failed: [^\n]*lost")
     assert.equal(1, s:finish())
   end)

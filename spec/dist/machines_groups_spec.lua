@@ -3,6 +3,7 @@
 -- machines.
 local EVERY = require "spec.support.every_collective"
 local clusters = require "spec.support.clusters"
+local host = require "spec.support.host"
 local machines = require "spec.support.machines"
 local messages = require "spec.support.messages"
 local processes = require "spec.support.processes"
@@ -84,7 +85,7 @@ describe("groups over machines", function()
         end
       end
     ]]
-    local status, one, err = require("spec.support.host").run({ "--num_processes", "4",
+    local status, one, err = host.run({ "--num_processes", "4",
       processes.script(SUMS) }, { seconds = 60 })
     assert.equal(0, status, err)
     local two, sums = machines.ok(SUMS), {}
@@ -131,8 +132,8 @@ for _ = 1, 2000 do dist.all_reduce(tensor.ones(3), { group = g }) sleep(5) end]]
     ended = machines.run(HEAD .. ROUNDS:format "if rank == 3 then os.exit(0) end", { seconds = 30 })
     matches(ended[0].err, "the connection to rank 3 %(machine 1%) has ended")
     ended = machines.run(HEAD .. ROUNDS:format "if rank == 3 then C.kill(C.getpid(), 19) end",
-      { seconds = 40, launch = { "--timeout", "1" } })
-    matches(ended[0].err, "waited 2 s for rank 3 %(machine 1%), which has not come %(%-%-timeout sets")
+      { seconds = 40, launch = { "--timeout", host.limit(1) } })
+    matches(ended[0].err, "waited [%d.]+ s for rank 3 %(machine 1%), which has not come %(%-%-timeout sets")
   end)
 
   it("are made and left without end", function()

@@ -42,6 +42,12 @@ function M.stretch(own)
   return others < processors and 1 or 4 * (others + 1) / processors
 end
 
+--- Returns a time limit of a run that a busy machine keeps, up to five times `seconds`, as the
+--- launch options take it.
+---@param seconds number of a free machine
+---@return string
+function M.limit(seconds) return ("%g"):format(seconds * math.min(M.stretch(), 5)) end
+
 --- Runs the host with a list of arguments and waits for its end.
 --- Raises when it takes longer than twice `seconds` of a free machine.
 ---@param arguments string[]
