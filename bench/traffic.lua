@@ -13,7 +13,7 @@
 local here = arg and arg[0] and arg[0]:match("^(.*bench)/") or "bench"
 local M = {}
 
--- ---- from bytes at several sizes to factors of terms --------------------------------------------
+-- ---- from bytes at several sizes to factors of terms
 
 --- Returns factors c >= 0 with which the sums of c[k] * rows[i][k] are nearest to bytes[i],
 --- relative to bytes[i].
@@ -52,7 +52,7 @@ local function sum_of(c, row)
   return sum
 end
 
--- ---- counting -----------------------------------------------------------------------------------
+-- ---- counting
 
 local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
@@ -79,7 +79,7 @@ function M.count(script, arguments)
   return found
 end
 
--- ---- the steps ----------------------------------------------------------------------------------
+-- ---- the steps
 
 M.steps = dofile(here .. "/traffic_steps.lua")
 

@@ -35,7 +35,7 @@ if options.width % options.heads ~= 0 then
 end
 utils.set_seed(options.seed)
 
--- ---- the text: printable ASCII is 0..94, a newline 95, anything else a question mark ------------
+-- ---- the text: printable ASCII is 0..94, a newline 95, anything else a question mark
 
 local LICENCES = { "Apache-2.0", "Artistic", "BSD", "CC0-1.0", "GFDL-1.2", "GFDL-1.3", "GPL-1", "GPL-2",
   "GPL-3", "LGPL-2", "LGPL-2.1",
@@ -91,7 +91,7 @@ local function rows(text, step)
   return data.TensorDataset(ids:index_select(1, at:view(-1)):view(count, length))
 end
 
--- ---- the model ----------------------------------------------------------------------------------
+-- ---- the model
 
 local Block = nn.class("Block")
 
@@ -141,7 +141,7 @@ function GPT:forward(ids)
   end)
 end
 
--- ---- training -----------------------------------------------------------------------------------
+-- ---- training
 
 local accelerator = accelerate.Accelerator {}
 local known, held = split(read_text())

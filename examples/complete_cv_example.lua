@@ -59,7 +59,7 @@ if options.with_tracking then
     batch_size = options.batch_size, seed = options.seed } })
 end
 
--- ---- images -------------------------------------------------------------------------------------
+-- ---- images
 
 local T, size = data.transforms, options.image_size
 
@@ -84,7 +84,7 @@ end
 local train_set, channels, classes = images "train"
 local test_set = images "test"
 
--- ---- a small network ----------------------------------------------------------------------------
+-- ---- a small network
 
 local function stage(from, to)
   return nn.Conv2d(from, to, 3, { padding = 1, bias = false }), nn.BatchNorm2d(to, { activation = "relu" }),
@@ -106,7 +106,7 @@ local scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, { T_max = upda
 local loss_fn = nn.CrossEntropyLoss()
 model, optimizer, train, test, scheduler = accelerator:prepare(model, optimizer, train, test, scheduler)
 
--- ---- where the run is: part of every checkpoint -------------------------------------------------
+-- ---- where the run is: part of every checkpoint
 
 local progress = { epoch = 1, step = 0, best = 0, loss = 0 }
 function progress:state_dict()
@@ -124,7 +124,7 @@ if options.resume_from_checkpoint then
   accelerator:print(("goes on from %s, step %d"):format(folder, progress.step))
 end
 
--- ---- the loop -----------------------------------------------------------------------------------
+-- ---- the loop
 
 local function train_epoch()
   model:train()

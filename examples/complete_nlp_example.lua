@@ -62,7 +62,7 @@ if options.with_tracking then
     batch_size = options.batch_size, seed = options.seed } })
 end
 
--- ---- texts and labels ---------------------------------------------------------------------------
+-- ---- texts and labels
 
 local FAMILIES = { { "GPL-2", "GPL-3", "LGPL-2.1" }, { "GFDL-1.2", "GFDL-1.3" }, { "Apache-2.0" },
   { "MPL-1.1", "MPL-2.0" }, { "CC0-1.0", "Artistic" } }
@@ -95,7 +95,7 @@ else
   classes = #FAMILIES
 end
 
--- ---- tokens and model ---------------------------------------------------------------------------
+-- ---- tokens and model
 
 local tokenizer, model
 if options.model_dir then
@@ -131,7 +131,7 @@ local scheduler = optim.lr_scheduler.get_linear_schedule_with_warmup(optimizer,
   { num_warmup_steps = math.floor(updates / 10), num_training_steps = updates })
 model, optimizer, train, test, scheduler = accelerator:prepare(model, optimizer, train, test, scheduler)
 
--- ---- where the run is: part of every checkpoint -------------------------------------------------
+-- ---- where the run is: part of every checkpoint
 
 local progress = { epoch = 1, step = 0, best = 0, loss = 0 }
 function progress:state_dict()
@@ -149,7 +149,7 @@ if options.resume_from_checkpoint then
   accelerator:print(("goes on from %s, step %d"):format(folder, progress.step))
 end
 
--- ---- the loop -----------------------------------------------------------------------------------
+-- ---- the loop
 
 local function train_epoch()
   model:train()

@@ -31,7 +31,7 @@ local options = utils.options.arguments("cv_example.lua", arg, {
 utils.set_seed(options.seed)
 local accelerator = accelerate.Accelerator {}
 
--- ---- images -------------------------------------------------------------------------------------
+-- ---- images
 
 local T, size = data.transforms, options.image_size
 
@@ -59,7 +59,7 @@ end
 local train_set, channels, classes = images "train"
 local test_set = images "test"
 
--- ---- the network: two stages, each with half the size and twice the width -----------------------
+-- ---- the network: two stages, each with half the size and twice the width
 
 local Block = nn.class "Block"
 
@@ -80,7 +80,7 @@ local model = nn.Sequential(
   Block(32, 64, 2), Block(64, 128, 2), Block(128, 128, 1),
   nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes))
 
--- ---- training -----------------------------------------------------------------------------------
+-- ---- training
 
 local optimizer = optim.SGD(model:parameters(),
   { lr = options.lr, momentum = 0.9, nesterov = true, weight_decay = 5e-4 })

@@ -21,7 +21,7 @@ local options = utils.options.arguments("dqn.lua", arg, {
   seed = { "integer", default = 1, min = 0 },
 })
 
--- ---- the cart: Barto, Sutton and Anderson, 1983 -------------------------------------------------
+-- ---- the cart: Barto, Sutton and Anderson, 1983
 
 local GRAVITY, CART, POLE, HALF, FORCE, STEP = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 local LONGEST = 200
@@ -43,7 +43,7 @@ local function push(s, action)
   return after, math.abs(after[1]) > 2.4 or math.abs(after[3]) > 0.2095
 end
 
--- ---- memory: rows of state, state after, action, 0 when the pole fell ---------------------------
+-- ---- memory: rows of state, state after, action, 0 when the pole fell
 
 local SIZE = 20000
 local memory, count = tensor.zeros(SIZE, 10), 0
@@ -54,7 +54,7 @@ local function remember(before, after, action, fell)
   count = count + 1
 end
 
--- ---- networks -----------------------------------------------------------------------------------
+-- ---- networks
 
 local accelerator = accelerate.Accelerator { cpu = true }
 utils.set_seed(options.seed, { device_specific = true })
@@ -90,7 +90,7 @@ local function follow(share)
   end)
 end
 
--- ---- games --------------------------------------------------------------------------------------
+-- ---- games
 
 local lengths, length, s = {}, 0, start()
 local function mean_length()

@@ -23,7 +23,7 @@ local options = utils.options.arguments("gan.lua", arg, {
 utils.set_seed(options.seed)
 local accelerator = accelerate.Accelerator {}
 
--- ---- real points --------------------------------------------------------------------------------
+-- ---- real points
 
 local CLUSTERS, SPREAD, NOISE, WIDTH = 8, 0.05, 8, 64
 
@@ -32,7 +32,7 @@ local centres = tensor.stack({ angles:cos(), angles:sin() }, 2)
 local which = tensor.randint(0, CLUSTERS, { 8192 })
 local points = centres:index_select(1, which) + tensor.randn(8192, 2) * SPREAD
 
--- ---- networks -----------------------------------------------------------------------------------
+-- ---- networks
 
 local function network(from, to)
   return nn.Sequential(nn.Linear(from, WIDTH), nn.LeakyReLU(0.2), nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(0.2),
@@ -72,7 +72,7 @@ local function teach_generator(count, blur)
   return loss
 end
 
--- ---- what was learned ---------------------------------------------------------------------------
+-- ---- what was learned
 
 -- Clusters that a fair part of 1000 drawn points is in; the share of points that are in one.
 local function quality()

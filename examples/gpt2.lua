@@ -41,7 +41,7 @@ local accelerator = accelerate.Accelerator { gradient_accumulation_steps = optio
   fsdp_plugin = options.strategy and not zero and accelerate.FullyShardedDataParallelPlugin {
     reshard_after_forward = options.strategy, auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } or nil }
 
--- ---- tokens: rows, and the same rows one token later --------------------------------------------
+-- ---- tokens: rows, and the same rows one token later
 
 local function licences()
   local ids = {}
@@ -68,7 +68,7 @@ end
 local set = options.data and shards() or licences()
 local loader = data.DataLoader(set, { batch_size = options.batch_size, shuffle = true, drop_last = true })
 
--- ---- model and optimizer ------------------------------------------------------------------------
+-- ---- model and optimizer
 
 local SIZES = { small = { 4, 128, 4 }, ["124m"] = { 12, 768, 12 } }
 local layers, width, heads = unpack(SIZES[options.preset])
@@ -88,7 +88,7 @@ local updates = options.max_steps * accelerator.num_processes -- a prepared sche
 local scheduler = accelerator:prepare(optim.lr_scheduler.get_cosine_schedule_with_warmup(optimizer,
   { num_warmup_steps = math.floor(updates / 20), num_training_steps = updates }))
 
--- ---- training -----------------------------------------------------------------------------------
+-- ---- training
 
 local step, tokens, began, last = 0, 0, os.time(), nil
 repeat

@@ -39,7 +39,7 @@ local accelerator = accelerate.Accelerator { deepspeed_plugin = zero
   fsdp_plugin = options.strategy and not zero and accelerate.FullyShardedDataParallelPlugin {
     reshard_after_forward = options.strategy, auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } or nil }
 
--- ---- texts and labels ---------------------------------------------------------------------------
+-- ---- texts and labels
 
 -- A list of { text, label } of a file with a header line and tabs between columns.
 local function read_tsv(path)
@@ -93,7 +93,7 @@ end
 local classes = 0
 for _, item in ipairs(train_list) do classes = math.max(classes, item[2] + 1) end
 
--- ---- tokens -------------------------------------------------------------------------------------
+-- ---- tokens
 
 local PAD, UNKNOWN, START, STOP = 0, 1, 2, 3
 
@@ -146,7 +146,7 @@ local function collate(samples)
   return batch
 end
 
--- ---- model and loop -----------------------------------------------------------------------------
+-- ---- model and loop
 
 local model
 if options.model_dir then

@@ -28,7 +28,7 @@ local options = utils.options.arguments("qlora.lua", arg, {
 utils.set_seed(options.seed)
 local CONTEXT = 64
 
--- ---- letters: rows, and the same rows one letter later ------------------------------------------
+-- ---- letters: rows, and the same rows one letter later
 
 local function licence(name)
   local file = assert(io.open("/usr/share/common-licenses/" .. name))
@@ -70,7 +70,7 @@ local function train(model, name, steps, lr)
   return sum / math.min(steps, 10)
 end
 
--- ---- a model, its encoding, its adapters --------------------------------------------------------
+-- ---- a model, its encoding, its adapters
 
 local model = models.GPT2LMHeadModel { vocab_size = 256, n_positions = CONTEXT, n_embd = 128, n_layer = 2,
   n_head = 4,

@@ -19,7 +19,7 @@ local options = utils.options.arguments("reinforce.lua", arg, {
   seed = { "integer", default = 1, min = 0 },
 })
 
--- ---- the cart: Barto, Sutton and Anderson, 1983 -------------------------------------------------
+-- ---- the cart: Barto, Sutton and Anderson, 1983
 
 local GRAVITY, CART, POLE, HALF, FORCE, STEP = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 local LONGEST = 200
@@ -41,7 +41,7 @@ local function push(s, action)
   return math.abs(s[1]) > 2.4 or math.abs(s[3]) > 0.2095
 end
 
--- ---- the policy ---------------------------------------------------------------------------------
+-- ---- the policy
 
 local accelerator = accelerate.Accelerator { cpu = true }
 utils.set_seed(options.seed, { device_specific = true })

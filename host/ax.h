@@ -20,7 +20,7 @@ AX_API ax_status ax_last_status(void);
 /* Replaces control characters other than line ends and tabs by question marks. */
 AX_API void ax_text_clean(char *text);
 
-/* ---- element types --------------------------------------------------------------------------- */
+/* ---- element types */
 
 AX_API ax_category ax_dtype_category(ax_dtype d);
 /* *out: the type called `name`.  EINVAL, with the list of names, when there is none. */
@@ -34,13 +34,13 @@ AX_API bool ax_number_fits(ax_dtype d, double v);
 /* PyTorch's promotion of two tensor types (both with at least one dim). */
 AX_API ax_dtype ax_dtype_promote(ax_dtype a, ax_dtype b);
 
-/* ---- words (words.c) ------------------------------------------------------------------------- */
+/* ---- words (words.c) */
 
 /* The number of edits (insert, drop, replace, swap neighbours) between two names; case is ignored.
  * INT_MAX where one has more than 63 letters. */
 AX_API int ax_word_distance(const char *a, const char *b);
 
-/* ---- devices --------------------------------------------------------------------------------- */
+/* ---- devices */
 
 /* How many devices of a kind can be used; 0 with the reason as the thread's message. */
 AX_API int ax_device_count(ax_device_kind kind);
@@ -53,7 +53,7 @@ AX_API ax_status ax_device_bus(ax_device d, char id[32]);
 /* Waits until all work queued on the device so far is done.  Returns at once on the CPU. */
 AX_API ax_status ax_device_synchronize(ax_device d);
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory */
 
 AX_API void ax_memory_get(ax_memory_stats *out);
 AX_API void ax_memory_reset_peak(void);
@@ -110,7 +110,7 @@ AX_API void ax_storage_trade(ax_storage *a, ax_storage *b);
 AX_API ax_storage *ax_storage_retain(ax_storage *s);
 AX_API void ax_storage_release(ax_storage *s);
 
-/* ---- claims (plugin.h) ----------------------------------------------------------------------- */
+/* ---- claims (plugin.h) */
 
 AX_API void ax_claim_put(ax_storage *s, ax_claim *c);
 AX_API void ax_claim_take_off(ax_claim *c); /* one that is off already is left alone */
@@ -133,7 +133,7 @@ static inline ax_status ax_tensor_ready(const ax_tensor *t, ax_use use)
 /* Sanitized builds: how often memory was used that a claim stood before; 0 in others. */
 AX_API int64_t ax_claims_missed(void);
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors */
 
 AX_API ax_status ax_tensor_new_on(ax_device device, ax_dtype dtype, int ndim, const int64_t *shape,
                                   ax_tensor **out);
@@ -182,7 +182,7 @@ AX_API int64_t ax_shape_numel(int ndim, const int64_t *shape);
 AX_API ax_status ax_shape_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b,
                                     int *nd, int64_t *out);
 
-/* ---- random numbers -------------------------------------------------------------------------- */
+/* ---- random numbers */
 
 AX_API ax_status ax_generator_new(uint64_t seed, ax_generator **out);
 AX_API void ax_generator_release(ax_generator *g);
@@ -195,7 +195,7 @@ AX_API void ax_manual_seed(uint64_t seed);
 AX_API uint64_t ax_random_seedings(void); /* how often the default generator was seeded */
 AX_API void ax_random_set_rank(int rank);
 
-/* ---- ops ------------------------------------------------------------------------------------- */
+/* ---- ops */
 
 /* What an op is called with.  in[k] NULL with bit k of `scalars` set: the operand is the number
  * num[k]. */
@@ -265,7 +265,7 @@ AX_API void ax_float32_matmul_precision_set(ax_precision p);
 AX_API void ax_convolution_tf32_set(int on); /* 0, 1; -1: as with products */
 AX_API void ax_deterministic_set(bool on);
 
-/* ---- autograd -------------------------------------------------------------------------------- */
+/* ---- autograd */
 
 AX_API bool ax_grad_enabled(void);
 AX_API bool ax_grad_set_enabled(bool on); /* returns the former value */
@@ -351,7 +351,7 @@ AX_API const char *ax_grad_fn_name(const ax_tensor *t);
 /* Counts a write from outside (data_ptr, a collective). */
 static inline void ax_touch(ax_tensor *t) { t->version->edits++; }
 
-/* ---- optimizers: one pass over a segment table ----------------------------------------------- */
+/* ---- optimizers: one pass over a segment table */
 
 /* Which states (bit k: states[k]) a kind keeps with these numbers. */
 AX_API uint32_t ax_optim_needs(ax_optim_kind kind, const ax_hyper *h);
@@ -389,7 +389,7 @@ AX_API ax_status ax_unscale_all(int n, ax_tensor *const *list, ax_tensor *scale,
 AX_API ax_status ax_scale_update(ax_tensor *state, ax_tensor *found, double growth, double backoff,
                                  int64_t interval);
 
-/* ---- backends -------------------------------------------------------------------------------- */
+/* ---- backends */
 
 /* (optional) Returns the CUDA plugin's description of this machine, also where the plugin cannot be
  * used; `accel-run env` shows it. */

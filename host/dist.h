@@ -232,7 +232,7 @@ void ax_dist_forget(void);
 /* The script line ("train.lua:12") that the next collectives of this process come from; copied. */
 AX_API void ax_dist_set_where(const char *where);
 
-/* ---- tensors.  None of these is recorded by autograd. ---------------------------------------- */
+/* ---- tensors.  None of these is recorded by autograd. */
 
 /* In place; t may have any strides. */
 AX_API ax_status ax_dist_all_reduce(ax_group *g, ax_tensor *t, ax_reduction r, int model);
@@ -303,7 +303,7 @@ AX_API bool ax_dist_watch_launch(int device, int64_t now);
 AX_API void ax_dist_watch_stuck(const char *reason);
 AX_API void ax_dist_watch_free(void);
 
-/* ---- for transports, also those in plugins --------------------------------------------------- */
+/* ---- for transports, also those in plugins */
 
 /* Makes `g` the world.  Its fields are set; the group belongs to the transport, which may use the
  * world before it (the ranks of one machine) for a part of the way. */

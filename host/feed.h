@@ -4,7 +4,7 @@
 
 #include "ax.h"
 
-/* ---- the gather thread --------------------------------------------------------------------------
+/* ---- the gather thread
  * A thread that copies the rows of the next batch while the step runs.
  *
  * The caller's thread chooses the rows, allocates the results and checks everything; the other
@@ -36,7 +36,7 @@ ax_status ax_gather_start(ax_gather *g, int64_t count, bool ahead);
  * source. */
 ax_status ax_gather_take(ax_gather *g, ax_tensor **out);
 
-/* ---- worker processes ---------------------------------------------------------------------------
+/* ---- worker processes
  * Processes that read batches for a loader.
  *
  * A worker is a fork of the rank.  Requests travel to it over a socket.  A batch comes back in a

@@ -18,7 +18,7 @@
 #define AX_MAX_OUT 3    /* results of an op */
 #define AX_MAX_INPUTS 7 /* tensor inputs of an op that takes no list */
 
-/* ---- status ---------------------------------------------------------------------------------- */
+/* ---- status */
 
 typedef enum {
 #define STATUS(ID, text) AX_##ID,
@@ -41,7 +41,7 @@ AX_API const char *ax_status_text(ax_status st);
 /* Nanoseconds of a clock that never goes back. */
 AX_API int64_t ax_monotonic_ns(void);
 
-/* ---- element types --------------------------------------------------------------------------- */
+/* ---- element types */
 
 typedef enum {
 #define DTYPE(ID, name, ctype, size, category) AX_##ID,
@@ -85,7 +85,7 @@ typedef enum {
 /* Scales in dynamic8 begin with its 256 numbers and the one that is added; float32. */
 enum { AX_DYNAMIC_SCALES = 257 };
 
-/* ---- devices --------------------------------------------------------------------------------- */
+/* ---- devices */
 
 typedef enum { AX_CPU, AX_CUDA, AX_DEVICE_KINDS } ax_device_kind;
 typedef struct ax_device {
@@ -96,7 +96,7 @@ typedef struct ax_device {
 static inline bool ax_same_device(ax_device a, ax_device b) { return a.kind == b.kind && a.index == b.index; }
 AX_API const char *ax_device_text(ax_device d, char *buf, size_t size); /* "cpu", "cuda:1" */
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory */
 
 /* Allocates small C structures (nodes, tables), as malloc does; counted, and subject to
  * ax_alloc_fail_at.  Free with ax_mfree.  NULL, with the message written, when memory is out. */
@@ -207,7 +207,7 @@ struct ax_storage {
   ax_version version;            /* shared by the tensors that have no cell of their own */
 };
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors */
 
 typedef struct ax_tensor ax_tensor;
 typedef struct ax_node ax_node;
@@ -275,7 +275,7 @@ AX_API int64_t ax_load_int(ax_dtype d, const void *data, int64_t at);
 AX_API void ax_store_double(ax_dtype d, void *data, int64_t at, double v);
 AX_API void ax_store_int(ax_dtype d, void *data, int64_t at, int64_t v);
 
-/* ---- random numbers -------------------------------------------------------------------------- */
+/* ---- random numbers */
 
 /* Philox 4x32-10.  Element i of a draw is a pure function of (seed, stream, draw, i): the same bits
  * on every device and for any number of threads.  The stream is 0, or 1 + rank where ranks differ:
@@ -288,7 +288,7 @@ typedef struct ax_generator {
   uint64_t draws;
 } ax_generator;
 
-/* ---- ops ------------------------------------------------------------------------------------- */
+/* ---- ops */
 
 typedef enum {
 #define OP(ID, ...) AX_OP_##ID,
@@ -371,7 +371,7 @@ AX_API bool ax_convolution_tf32(void);
  * torch.use_deterministic_algorithms; true at first. */
 AX_API bool ax_deterministic(void);
 
-/* ---- backends -------------------------------------------------------------------------------- */
+/* ---- backends */
 
 #include "optim_table.h"
 

@@ -304,6 +304,28 @@ describe("lint", function()
     }, "which ends the line before")
   end)
 
+  it("finds titles of parts in another form", function()
+    finds("banners", { "a.c:1", "a.c:3", "b.lua:1" }, {
+      ["a.c"] = "/* ---- reading ---- */\n/* ---- writing */\n/* -- ends */\n/* --no: an option */\n",
+      ["b.lua"] = "-- ---- reading ---------\n-- ---- writing\n--- An annotation - with a dash.\n",
+    }, "without dashes behind it")
+  end)
+
+  it("finds variables that only loops use and that are declared before them", function()
+    finds("loops", { "host/a.c:3", "host/a.c:3", "host/a.c:4", "host/a.c:5" }, {
+      ["host/a.c"] = "int f(void)\n{\n  int i, sum = 0, j;\n  const node *at;\n  size_t k, m;\n" ..
+        "  for (i = 0; i < 3; i++)\n    for (j = 0; j < i; j++) sum += x.k;\n" ..
+        "  for (at = first; at; at = at->next) {\n    if (at->i) sum++;\n    else sum--;\n  }\n" ..
+        "  AX_SIMD\n  for (k = 0; k < 4; k++) sum++;\n  m = 3;\n  for (m = 0; m < 4; m++) sum++;\n" ..
+        "  return sum;\n}\n",
+    }, "i is used in loops alone: for (int i = ...")
+    finds("loops", {}, {
+      ["host/a.c"] = "int f(void)\n{\n  int i, j, k = 0, n;\n  int64_t m;\n" ..
+        "  for (i = 0; i < 3; i++) k++;\n  if (i == 3) k++;\n  for (j = k; j--;) k++;\n  n = j;\n" ..
+        "  for (n = 0, m = 0; n < 3; n++) m++;\n  for (int r = 0; r < 3; r++) k++;\n  return k + j;\n}\n",
+    })
+  end)
+
   it("finds items of one bracket at several depths", function()
     finds("depth", { "a.lua:3", "a.lua:7" }, {
       ["a.lua"] = "local a = {\n  b = 1, c = 2,\n    d = 3,\n}\nlocal e = f(1,\n  2,\n    3)\n",

@@ -27,7 +27,7 @@ end
 utils.set_seed(0)
 local accelerator = accelerate.Accelerator {}
 
--- ---- a small model: a letter is a token, z is followed by a -------------------------------------
+-- ---- a small model: a letter is a token, z is followed by a
 
 local function letters(text)
   local ids = {}
@@ -55,7 +55,7 @@ local function learned_model()
   return model:eval()
 end
 
--- ---- model, prompts, and functions from texts to ids and back -----------------------------------
+-- ---- model, prompts, and functions from texts to ids and back
 
 local model, encode, decode
 local prompts = {}
@@ -90,7 +90,7 @@ else
   for i = 0, 15 do prompts[i + 1] = decode(tensor { i, i + 1, i + 2, i + 3 } % 26) end
 end
 
--- ---- each rank's share, batch by batch ----------------------------------------------------------
+-- ---- each rank's share, batch by batch
 
 local texts = accelerator:split_between_processes(prompts, function(part)
   local done = {}

@@ -27,7 +27,7 @@ local options = utils.options.arguments("embeddings.lua", arg, {
 utils.set_seed(0)
 local accelerator = accelerate.Accelerator {}
 
--- ---- texts --------------------------------------------------------------------------------------
+-- ---- texts
 
 local texts, licence_of = {}, {}
 if options.texts then
@@ -50,7 +50,7 @@ else
   if #texts < 2 then error("no licences in /usr/share/common-licenses; give --texts", 0) end
 end
 
--- ---- model and tokens ---------------------------------------------------------------------------
+-- ---- model and tokens
 
 local WORDS, PAD = 4096, 0
 
@@ -85,7 +85,7 @@ else
 end
 model = model:to(accelerator.device):eval()
 
--- ---- embeddings: the mean of a text's tokens, of length 1 ---------------------------------------
+-- ---- embeddings: the mean of a text's tokens, of length 1
 
 local function embed(list)
   local batch = tokens_of(list)
@@ -110,7 +110,7 @@ all = all:narrow(1, 1, #texts)
 -- What all texts have in common separates none of them.
 all = F.normalize(all - all:mean({ 1 }, true), { dim = 2 })
 
--- ---- each text's nearest neighbour --------------------------------------------------------------
+-- ---- each text's nearest neighbour
 
 local alike = all:mm(all:t()) - 2 * tensor.eye(#texts)
 local likeness, nearest = alike:max(2)

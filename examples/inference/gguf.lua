@@ -34,7 +34,7 @@ if options.chat and not options.model then error("gguf.lua: --chat needs --model
 local accelerator = accelerate.Accelerator {}
 local LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
--- ---- a small model that knows the alphabet ------------------------------------------------------
+-- ---- a small model that knows the alphabet
 
 local function learned_model()
   utils.set_seed(0)
@@ -58,7 +58,7 @@ local function learned_model()
   return model:cpu()
 end
 
--- ---- its file -----------------------------------------------------------------------------------
+-- ---- its file
 
 -- A number, a text or a list of texts behind the number of its kind, little-endian.
 local function number(kind, value) return ffi.string(ffi.new(kind .. "[1]", value), ffi.sizeof(kind)) end
@@ -131,7 +131,7 @@ local function write_gguf(path, model)
   file:close()
 end
 
--- ---- the model, and where its parts rest --------------------------------------------------------
+-- ---- the model, and where its parts rest
 
 local path = options.model
 if not path then -- on several ranks the first one writes it
@@ -154,7 +154,7 @@ for name, place in ordered.pairs(model.hf_device_map) do
 end
 accelerator:print(tostring(utils.plan_device_map(model)))
 
--- ---- text ---------------------------------------------------------------------------------------
+-- ---- text
 
 local ids
 if options.chat then

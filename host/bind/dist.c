@@ -11,7 +11,7 @@
 #include "bind/where.h"
 #include "dist.h"
 
-/* ---- collectives ----------------------------------------------------------------------------- */
+/* ---- collectives */
 
 /* The error that this rank is about to report in a collective.  Ranks that wait in another
  * collective never read the report: messages about the two show it behind this rank's line. */
@@ -58,7 +58,7 @@ static int check_rank(lua_State *L, int idx, const char *fn, const char *name, c
   return lua_isnoneornil(L, idx) ? 0 : (int)ax_lua_check_integer(L, idx, fn, name, 0, g->size - 1);
 }
 
-/* ---- groups: userdata that hold a reference; where a function takes one, nil is the world ---- */
+/* ---- groups: userdata that hold a reference; where a function takes one, nil is the world */
 
 static void clear_group(lua_State *L, void *object)
 {
@@ -141,7 +141,7 @@ static int dist_local_world_size(lua_State *L)
   return 1;
 }
 
-/* ---- work: a collective that was begun; a userdata that holds the tensor ------------------- */
+/* ---- work: a collective that was begun; a userdata that holds the tensor */
 
 static const ax_lua_class work_class;
 
@@ -398,7 +398,7 @@ static int dist_join_device(lua_State *L)
   return 0;
 }
 
-/* ---- signals ---- */
+/* ---- signals */
 
 static volatile sig_atomic_t came; /* in a process without a launcher */
 static void on_signal(int sig) { came = sig; }
@@ -466,7 +466,7 @@ static int dist_barrier(lua_State *L)
   return 0;
 }
 
-/* ---- byte strings.  Their buffers are userdata, so that an error frees them. ----------------- */
+/* ---- byte strings.  Their buffers are userdata, so that an error frees them. */
 
 static void run(lua_State *L, const char *fn, ax_group *g, ax_collective c)
 {
@@ -484,7 +484,6 @@ static int dist_all_gather_bytes(lua_State *L)
   const char *text;
   char *in, *all;
   size_t size;
-  int r;
 
   ax_lua_enter_collective(L);
   if (lua_type(L, 1) != LUA_TSTRING) return ax_lua_arg_error(L, fn, 1, "bytes", "a string", 1);
@@ -493,7 +492,7 @@ static int dist_all_gather_bytes(lua_State *L)
   lengths = lua_newuserdata(L, (size_t)n * sizeof *lengths);
   run(L, fn, g,
       (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_I64, .count = 1, .in = &mine, .out = lengths });
-  for (r = 0; r < n; r++)
+  for (int r = 0; r < n; r++)
     if (lengths[r] > longest) longest = lengths[r];
   in = lua_newuserdata(L, (size_t)longest + 1);
   memcpy(in, text, size);
@@ -502,7 +501,7 @@ static int dist_all_gather_bytes(lua_State *L)
   run(L, fn, g,
       (ax_collective){ .op = AX_ALL_GATHER, .dtype = AX_U8, .count = longest, .in = in, .out = all });
   lua_createtable(L, n, 0);
-  for (r = 0; r < n; r++) {
+  for (int r = 0; r < n; r++) {
     lua_pushlstring(L, all + (size_t)r * (size_t)longest, (size_t)lengths[r]);
     lua_rawseti(L, -2, r + 1);
   }

@@ -7,7 +7,7 @@ enum { LINE = 64, DEEPEST = 100, ROOM = 4096 /* entries that a received count ma
 
 static size_t aligned(size_t n) { return (n + LINE - 1) / LINE * LINE; }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing */
 
 void ax_lua_message_release(ax_lua_message *b)
 {
@@ -291,7 +291,7 @@ void ax_lua_message_copy(const ax_lua_message *b, char *to)
   }
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading */
 
 typedef struct source {
   const char *at, *end; /* of the tree */
@@ -417,7 +417,7 @@ ax_status ax_lua_message_read(lua_State *L, char *whole, size_t size, ax_worker 
   return st == AX_OK && s.at != s.end ? damaged() : st;
 }
 
-/* ---- values as byte strings ------------------------------------------------------------------ */
+/* ---- values as byte strings */
 
 /* _serialize(value, name) -> its bytes; messages call the value `name` */
 static int serialize(lua_State *L)

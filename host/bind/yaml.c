@@ -19,7 +19,6 @@ static void push(lua_State *L, const ax_yaml_node *n);
 
 static void push_collection(lua_State *L, const ax_yaml_node *n)
 {
-  const ax_yaml_node *e;
   int i = 1;
 
   luaL_checkstack(L, 8, "yaml");
@@ -32,14 +31,14 @@ static void push_collection(lua_State *L, const ax_yaml_node *n)
   lua_newtable(L); /* the value */
   lua_newtable(L); /* its lines */
   if (n->kind == AX_YAML_LIST) {
-    for (e = n->first; e; e = e->next, i++) {
+    for (const ax_yaml_node *e = n->first; e; e = e->next, i++) {
       push(L, e);
       lua_rawseti(L, -3, i);
       lua_pushinteger(L, e->line);
       lua_rawseti(L, -2, i);
     }
   } else {
-    for (e = n->first; e; e = e->next->next) {
+    for (const ax_yaml_node *e = n->first; e; e = e->next->next) {
       push(L, e);
       lua_pushvalue(L, -1);
       lua_pushinteger(L, e->line);

@@ -27,7 +27,7 @@
 #define HELLO_NS ((int64_t)2000000000) /* to introduce itself */
 #define NAMED 4                        /* strangers that get a line each */
 
-/* ---- secrets --------------------------------------------------------------------------------- */
+/* ---- secrets */
 
 void ax_door_random(void *to, size_t n)
 {
@@ -97,7 +97,7 @@ static void sign(const ax_secret *s, const uint8_t *first, const uint8_t *second
   ax_hmac_sha256_end(&h, out);
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- bytes */
 
 void ax_door_prepare(int fd)
 {
@@ -135,7 +135,7 @@ int ax_door_move(int fd, void *buf, size_t n, bool sends, int64_t deadline)
   return 0;
 }
 
-/* ---- machine 0 ------------------------------------------------------------------------------- */
+/* ---- machine 0 */
 
 void ax_door_close(ax_door *d)
 {
@@ -262,7 +262,7 @@ void ax_door_reply(const ax_door *d, const ax_guest *g, uint64_t run, const char
   (void)!send(g->fd, &w, sizeof w, MSG_NOSIGNAL); /* the first bytes behind the challenge: there is room */
 }
 
-/* ---- the other machines ---------------------------------------------------------------------- */
+/* ---- the other machines */
 
 int ax_door_knock(int fd, const ax_secret *s, ax_hello *h, ax_welcome *w, int64_t deadline)
 {

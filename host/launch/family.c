@@ -172,7 +172,7 @@ void ax_family_end(bool failed)
   guard_socket = -1;
 }
 
-/* ---- a run without a launcher ---------------------------------------------------------------- */
+/* ---- a run without a launcher */
 
 static pid_t alone; /* the process of such a run; its workers have other numbers */
 

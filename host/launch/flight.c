@@ -16,7 +16,7 @@
 #define SHARE 0.2    /* of the time that the others waited */
 #define LEAST_NS 1e9 /* that the window must have lasted: shorter ones are noise */
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file */
 
 static const char *ended(const ax_flight *f)
 {
@@ -78,7 +78,7 @@ bool ax_flight_write(const ax_control *c, int first, const char *folder, char *p
   return fclose(file) == 0;
 }
 
-/* ---- stragglers ------------------------------------------------------------------------------ */
+/* ---- stragglers */
 
 /* The entry of collective n; NULL: it is overwritten, a device's, or that of a part of the
  * ranks. */

@@ -103,7 +103,7 @@ static const launcher launchers[] = {
     "completionMode: Indexed" },
 };
 
-/* ---- variables ------------------------------------------------------------------------------- */
+/* ---- variables */
 
 static const char *text_of(const char *name)
 {
@@ -135,7 +135,7 @@ static const launcher *find_launcher(void)
   return NULL;
 }
 
-/* ---- where machine 0 is ---------------------------------------------------------------------- */
+/* ---- where machine 0 is */
 
 /* The first host of "gpu[07-09,12],login" into buf: "gpu07". */
 static void first_host(const char *list, char *buf, size_t size)
@@ -199,7 +199,7 @@ static bool has_mpi(const launcher *l)
   return false;
 }
 
-/* ---- one process a machine ------------------------------------------------------------------- */
+/* ---- one process a machine */
 
 static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
 {
@@ -222,7 +222,7 @@ static int join_as_machine(ax_plan *plan, int machines, const launcher *l)
   return AX_EXIT_USAGE;
 }
 
-/* ---- one process a rank ---------------------------------------------------------------------- */
+/* ---- one process a rank */
 
 static int misfit(const launcher *l, const char *what)
 {
@@ -367,7 +367,7 @@ int ax_joins_read(ax_plan *plan)
   return join_as_rank(plan, l);
 }
 
-/* ---- --mpirun_hostfile ----------------------------------------------------------------------- */
+/* ---- --mpirun_hostfile */
 
 bool ax_joins_wants_mpirun(const ax_plan *plan)
 {

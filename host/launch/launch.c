@@ -45,10 +45,9 @@ static void block_signals(sigset_t *signals, sigset_t *former)
   sigset_t all;
   static const int list[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
   struct sigaction a;
-  size_t i;
 
   sigemptyset(signals);
-  for (i = 0; i < sizeof list / sizeof *list; i++)
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++)
     if (list[i] == SIGCHLD || sigaction(list[i], NULL, &a) != 0 || a.sa_handler != SIG_IGN)
       sigaddset(signals, list[i]);
   signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would lose the exit statuses */
@@ -123,7 +122,7 @@ static int abandon(ax_launched *r, int rank)
 static int run_ranks(launching *l, ax_launched *r)
 {
   ax_output *output = NULL;
-  int rank, status, lines;
+  int status, lines;
   bool failed, lost;
 
   if ((status = ax_output_begin(l->plan, r->from, r->to, r->machines ? r->machines->first : 0, l->attempt,
@@ -132,7 +131,7 @@ static int run_ranks(launching *l, ax_launched *r)
   if (r->prompt && !ax_session_open(r->control, output)) return AX_EXIT_FAILED;
   fflush(NULL); /* or every rank would print the buffered text again */
   ax_family_begin();
-  for (rank = r->from; rank < r->to; rank++) {
+  for (int rank = r->from; rank < r->to; rank++) {
     pid_t pid = fork();
     if (pid == 0) {
       l->in_rank = true;

@@ -8,18 +8,18 @@
 
 #include "settings/plan.h"
 
-/* ---- launch.c -------------------------------------------------------------------------------- */
+/* ---- launch.c */
 
 /* Runs the plan in forked processes, one for each rank of this machine.  Returns the exit status of
  * the run. */
 int ax_launch_ranks(ax_plan *plan);
 
-/* ---- gpus.c ---------------------------------------------------------------------------------- */
+/* ---- gpus.c */
 
 /* Returns the number of GPUs that ranks of this machine can use; 0 without a CUDA backend. */
 int ax_gpus_visible(void);
 
-/* ---- threads.c: cores and threads ------------------------------------------------------------ */
+/* ---- threads.c: cores and threads */
 
 /* Cores that this process may use: the affinity mask, limited by the cgroup's quota. */
 int ax_config_cores(void);
@@ -28,7 +28,7 @@ int ax_config_threads(const ax_plan *plan, int ranks, bool *explicit_);
 /* The cgroup's quota in cores, or 0. */
 double ax_config_quota(void);
 
-/* ---- family.c: the programs that the script starts --- */
+/* ---- family.c: the programs that the script starts */
 
 /* In the launcher, before ranks are forked: starts the guard, which outlives a killed launcher. */
 void ax_family_begin(void);
@@ -43,7 +43,7 @@ void ax_family_alone(void);
 #define AX_GUARD_NAME "accel-guard"
 _Noreturn void ax_family_guard(const char *mark);
 
-/* ---- output.c: --tee ------------------------------------------------------------------------- */
+/* ---- output.c: --tee */
 
 /* Carries the ranks' streams that --tee names through the launcher. */
 typedef struct ax_output ax_output;
@@ -66,7 +66,7 @@ bool ax_output_end(ax_output *o);
  * ranks have printed so far. */
 void ax_output_settle(ax_output *o);
 
-/* ---- session.c: a prompt of several ranks ---------------------------------------------------- */
+/* ---- session.c: a prompt of several ranks */
 
 struct ax_control;
 /* In the launcher, before ranks are forked; false after printing what is wrong. */

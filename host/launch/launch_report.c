@@ -27,7 +27,7 @@ const char *ax_launched_name(const ax_machines *m, int rank)
 /* Whether this launcher does what is done once for a machine. */
 bool ax_launched_leads(const ax_launched *r) { return !r->local || r->local->rank == 0; }
 
-/* ---- the state of the ranks ------------------------------------------------------------------ */
+/* ---- the state of the ranks */
 
 /* Both are borrowed until the next call. */
 const char *ax_launched_signal(int sig)
@@ -43,9 +43,8 @@ const char *ax_launched_signal(int sig)
 double ax_launched_seconds(const ax_launched *r, int64_t then, int64_t now)
 {
   int64_t ns = now - then;
-  unsigned i;
 
-  for (i = 0; i < AX_PAUSES && i < r->pauses; i++) {
+  for (unsigned i = 0; i < AX_PAUSES && i < r->pauses; i++) {
     const int64_t from = r->pause[i].from > then ? r->pause[i].from : then;
     const int64_t to = r->pause[i].to < now ? r->pause[i].to : now;
     if (to > from) ns -= to - from;
@@ -90,9 +89,9 @@ void ax_launched_doing(const ax_launched *r, int rank, int64_t now, char *buf, s
 /* One line for each rank but `except`, up to AX_SHOWN of them. */
 int ax_launched_fill_table(ax_launched *r, int except, int64_t now)
 {
-  int rank, lines = 0, rows = 0;
+  int lines = 0, rows = 0;
 
-  for (rank = 0; rank < r->ranks; rank++) {
+  for (int rank = 0; rank < r->ranks; rank++) {
     char text[520], stopped[32] = "";
     if (rank == except) continue;
     if (rows++ >= AX_SHOWN) continue;
@@ -106,7 +105,7 @@ int ax_launched_fill_table(ax_launched *r, int except, int64_t now)
   return lines;
 }
 
-/* ---- SIGUSR1: where all ranks are ------------------------------------------------------------ */
+/* ---- SIGUSR1: where all ranks are */
 
 /* Asks the ranks of this machine.  Where each has a launcher all may get the signal, and one of
  * them prints. */
@@ -148,7 +147,7 @@ void ax_launched_end_look(ax_launched *r, int64_t now)
   }
 }
 
-/* ---- the ranks' last collectives ------------------------------------------------------------- */
+/* ---- the ranks' last collectives */
 
 /* Writes the ranks' last collectives, when one has waited too long. */
 static void write_flights(const ax_launched *r)
@@ -180,17 +179,15 @@ void ax_launched_watch_stragglers(ax_launched *r)
 
 static void print_table(ax_launched *r, int lines)
 {
-  int i;
-  for (i = 0; i < lines; i++) ax_print(stderr, "%s\n", r->table[i]);
+  for (int i = 0; i < lines; i++) ax_print(stderr, "%s\n", r->table[i]);
 }
 
 /* Reports, at growing intervals, that ranks have been waiting for long. */
 void ax_launched_watch_stalls(ax_launched *r, int64_t now)
 {
   double longest = 0, limit = 0;
-  int rank;
 
-  for (rank = 0; rank < r->ranks; rank++) {
+  for (int rank = 0; rank < r->ranks; rank++) {
     ax_rank_record *rec = &r->control->rank[rank];
     const int64_t blocked = atomic_load(&rec->launch_since);
     if (blocked || atomic_load(&rec->state) == AX_RANK_WAITING) {
@@ -211,7 +208,7 @@ void ax_launched_watch_stalls(ax_launched *r, int64_t now)
   print_table(r, ax_launched_fill_table(r, -1, now));
 }
 
-/* ---- the end of the run ---------------------------------------------------------------------- */
+/* ---- the end of the run */
 
 static const char *meaning(int sig)
 {

@@ -65,9 +65,7 @@ static void reap(ax_launched *r, int64_t now)
 /* Watches for stopped ranks: a stopped rank stops the others, sooner or later. */
 static void watch_stopped(ax_launched *r, int64_t now)
 {
-  int rank;
-
-  for (rank = r->from; rank < r->to; rank++) {
+  for (int rank = r->from; rank < r->to; rank++) {
     ax_child *c = &r->child[rank];
     char text[520], reason[192];
     if (!c->alive || !c->stop_signal) continue;
@@ -92,9 +90,7 @@ static void watch_stopped(ax_launched *r, int64_t now)
  * that it raises no error itself. */
 static void watch_overdue(ax_launched *r, int64_t now)
 {
-  int rank;
-
-  for (rank = r->from; rank < r->to; rank++) {
+  for (int rank = r->from; rank < r->to; rank++) {
     ax_rank_record *rec = &r->control->rank[rank];
     const int64_t at = atomic_load_explicit(&rec->overdue, memory_order_acquire);
     char reason[1024];
@@ -106,9 +102,7 @@ static void watch_overdue(ax_launched *r, int64_t now)
 
 void ax_launched_signal_all(ax_launched *r, int sig)
 {
-  int rank;
-
-  for (rank = r->from; rank < r->to; rank++)
+  for (int rank = r->from; rank < r->to; rank++)
     if (r->child[rank].alive) kill(r->child[rank].pid, sig);
 }
 

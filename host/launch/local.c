@@ -89,7 +89,7 @@ static bool move_all(int fd, void *p, size_t n, bool sends)
   return true;
 }
 
-/* ---- local rank 0 ---------------------------------------------------------------------------- */
+/* ---- local rank 0 */
 
 /* "1, 3" */
 static void list_missing(const ax_local *l, char *buf, size_t size)
@@ -224,7 +224,7 @@ int ax_local_release(ax_local *l, const int *hand_on)
   return status;
 }
 
-/* ---- the others ------------------------------------------------------------------------------ */
+/* ---- the others */
 
 static int reach(const ax_plan *plan)
 {
@@ -312,7 +312,7 @@ int ax_local_meet(ax_local *l, const ax_plan *plan, ax_control **control, int *i
   return status;
 }
 
-/* ---- while the ranks run --------------------------------------------------------------------- */
+/* ---- while the ranks run */
 
 bool ax_local_watch(ax_local *l, ax_control *c)
 {

@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- what the files of the meeting share ----------------------------------------------------- */
+/* ---- what the files of the meeting share */
 
 void ax_machines_put_away(int *fd)
 {
@@ -90,7 +90,7 @@ void ax_machines_take_secret(ax_machines *m, const ax_point *point)
   m->door.secret.origin = "MPI";
 }
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- meeting */
 
 /* The number that stands for the id of a script's run; 0: accel-run has started this one. */
 static uint64_t job_number(const char *id)
@@ -159,11 +159,11 @@ void ax_machines_inherit(ax_machines *m, int local_rank, int fd)
   *(m->mine == 0 ? &m->local[local_rank] : &m->data[local_rank]) = fd;
 }
 
-/* ---- while the ranks run --------------------------------------------------------------------- */
+/* ---- while the ranks run */
 
 ax_status ax_machines_join(ax_machines *m, int local_rank)
 {
-  int fd[AX_MAX_RANKS], k;
+  int fd[AX_MAX_RANKS];
 
   memcpy(fd, m->data, sizeof fd);
   if (m->mine != 0 || local_rank != 0) {
@@ -173,7 +173,7 @@ ax_status ax_machines_join(ax_machines *m, int local_rank)
     ax_machines_forked(m);
   }
   ax_door_close(&m->door);
-  for (k = 0; k < AX_MAX_RANKS; k++) {
+  for (int k = 0; k < AX_MAX_RANKS; k++) {
     ax_machines_put_away(&m->control[k]);
     ax_machines_put_away(&m->local[k]);
   }
@@ -279,11 +279,10 @@ bool ax_machines_watch(ax_machines *m, ax_control *c)
 {
   bool others = false;
   ax_guest g;
-  int k;
 
   if (m->mpi && m->mine != 0 && !m->tried && atomic_load(&c->has_point)) ax_machines_find_point(m, c);
   while (m->door.listener >= 0 && ax_door_hear(&m->door, 0, &g)) take_late(m, &g);
-  for (k = 0; k < m->count; k++) {
+  for (int k = 0; k < m->count; k++) {
     hear(m, c, k);
     others = others || (m->control[k] >= 0 && !m->done[k]);
   }

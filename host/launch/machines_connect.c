@@ -157,7 +157,7 @@ int ax_machines_join_first(ax_machines *m, const ax_plan *plan)
   return ax_machines_wrong(m, "machine 0 at %s went away before the run began: %s", m->address, strerror(e));
 }
 
-/* ---- where MPI starts the ranks -------------------------------------------------------------- */
+/* ---- where MPI starts the ranks */
 
 /* The connection; -1 where there is none yet; -2 when it was refused, after saying why. */
 static int try_address(ax_machines *m, const char *host, const char *port, int *error)
@@ -181,7 +181,7 @@ void ax_machines_find_point(ax_machines *m, ax_control *c)
 {
   const ax_point *point = &c->point;
   const int64_t since = ax_monotonic_ns();
-  char list[sizeof point->addresses], port[16], *rest, *host;
+  char list[sizeof point->addresses], port[16], *rest;
   int error = 0;
 
   ax_machines_take_secret(m, point);
@@ -189,7 +189,8 @@ void ax_machines_find_point(ax_machines *m, ax_control *c)
   while (!atomic_load(&c->may_end)) {
     memcpy(list, point->addresses, sizeof list);
     list[sizeof list - 1] = '\0';
-    for (host = strtok_r(list, " ", &rest); host && m->control[0] == -1; host = strtok_r(NULL, " ", &rest))
+    for (char *host = strtok_r(list, " ", &rest); host && m->control[0] == -1;
+         host = strtok_r(NULL, " ", &rest))
       m->control[0] = try_address(m, host, port, &error);
     if (m->control[0] != -1 || (double)(ax_monotonic_ns() - since) * 1e-9 >= POINT_S) break;
     usleep(POINT_AGAIN_MS * 1000);

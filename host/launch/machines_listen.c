@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- listening ------------------------------------------------------------------------------- */
+/* ---- listening */
 
 static bool is_loopback(const char *text)
 {
@@ -95,7 +95,7 @@ static int listen_here(ax_machines *m, const ax_plan *plan)
                                : "");
 }
 
-/* ---- who comes ------------------------------------------------------------------------------- */
+/* ---- who comes */
 
 void ax_machines_judge(const ax_machines *m, const ax_hello *h, uint64_t run, const char *from, char *text,
                        size_t size)
@@ -150,15 +150,15 @@ static void missing(const ax_machines *m, char *buf, size_t size)
  * how many ranks are missing again. */
 static int forget_gone(ax_machines *m)
 {
-  int wanted = 0, k, r;
+  int wanted = 0;
 
-  for (k = 1; k < m->count; k++) {
+  for (int k = 1; k < m->count; k++) {
     if (m->control[k] < 0 || !ax_machines_has_left(m->control[k])) continue;
     ax_print(stderr,
              "accel-run: machine %d (%s) went away before the run began; machine 0 waits for it again\n", k,
              m->from[k]);
     ax_machines_put_away(&m->control[k]);
-    for (r = k * m->here; r < (k + 1) * m->here; r++) {
+    for (int r = k * m->here; r < (k + 1) * m->here; r++) {
       wanted += m->data[r] >= 0;
       ax_machines_put_away(&m->data[r]);
     }
@@ -238,7 +238,7 @@ int ax_machines_gather(ax_machines *m, const ax_plan *plan)
   return ax_machines_wrong(m, "%s", text);
 }
 
-/* ---- where MPI starts the ranks -------------------------------------------------------------- */
+/* ---- where MPI starts the ranks */
 
 /* The addresses at which this machine can be reached, those of the loopback last. */
 static void list_addresses(char *buf, size_t size)

@@ -44,7 +44,7 @@ struct ax_output {
   stream stream[];
 };
 
-/* ---- what --tee says ------------------------------------------------------------------------- */
+/* ---- what --tee says */
 
 /* The streams of a rank: bit 0 stdout, bit 1 stderr.  -1: the text is wrong. */
 static int streams_of(const char *text, int rank)
@@ -80,7 +80,7 @@ int ax_output_check(const ax_plan *plan)
   return 0;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening */
 
 static bool make_folders(char *path)
 {
@@ -206,7 +206,7 @@ void ax_output_join(ax_output *o, int rank, bool watches)
   }
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing */
 
 /* Whether all was written.  Not when nobody reads, or the disk is full: the run goes on. */
 static bool write_all(int fd, const char *text, size_t n)

@@ -33,7 +33,7 @@ static struct {
   bool broken; /* a collective of the last chunk failed in this rank */
 } s;
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life */
 
 static struct termios terminal; /* as it was before rank 0 edits lines */
 static bool has_terminal;
@@ -105,7 +105,7 @@ void ax_session_end_chunk(void)
   if (s.size > 1) s.broken = ax_shm_end_chunk();
 }
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages */
 
 static int socket_to(lua_State *L, int idx)
 {

@@ -104,7 +104,7 @@ static int read_char(EditLine *e, wchar_t *out)
   }
 }
 
-/* ---- completion and pasting ------------------------------------------------------------------ */
+/* ---- completion and pasting */
 
 /* Tab: on_complete(text before the cursor) gives what to insert, and a list to show. */
 static unsigned char complete(EditLine *e, int ch)
@@ -161,7 +161,7 @@ static unsigned char paste(EditLine *e, int ch)
   return CC_REFRESH;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening */
 
 static int terminal = -1; /* this rank's copy of the terminal */
 
@@ -189,10 +189,10 @@ static bool load_editor(void)
   static const char *const names[] = { "libedit.so.2", "libedit.so.0", "libedit.so" };
   HistEvent ev;
   void *lib = NULL;
-  size_t i;
 
   setlocale(LC_CTYPE, ""); /* the keyboard may send UTF-8 */
-  for (i = 0; i < sizeof names / sizeof *names && !lib; i++) lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  for (size_t i = 0; i < sizeof names / sizeof *names && !lib; i++)
+    lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!lib) return false;
 #define FIND(member, name) \
   if (!(*(void **)&edit.member = dlsym(lib, name))) return false
@@ -245,7 +245,7 @@ void ax_editor_close(void)
   past = NULL;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------- */
+/* ---- lines */
 
 /* Pushes the next line of a file that is no terminal; returns false at its end. */
 static bool read_plain(lua_State *L)

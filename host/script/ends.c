@@ -23,7 +23,7 @@ static ax_failure_fn report;
 static uintptr_t stack_low; /* the lowest address of the main thread's stack */
 static size_t stack_size;
 
-/* ---- limits ---------------------------------------------------------------------------------- */
+/* ---- limits */
 
 static void add_limit(char *buf, size_t size, int which, const char *what)
 {
@@ -43,7 +43,7 @@ bool ax_ends_limits(char *buf, size_t size)
   return buf[0] != '\0';
 }
 
-/* ---- LuaJIT gives up ------------------------------------------------------------------------- */
+/* ---- LuaJIT gives up */
 
 static _Noreturn void end(const char *text, const char *where)
 {
@@ -76,7 +76,7 @@ static int panic(lua_State *L)
   end(text, ax_lua_where(L, where, sizeof where));
 }
 
-/* ---- the C stack is full --------------------------------------------------------------------- */
+/* ---- the C stack is full */
 
 static bool is_full(uintptr_t at) { return at + GUARD >= stack_low && at < stack_low + NEAR; }
 

@@ -40,7 +40,7 @@ static void explain_top(lua_State *L, const char *name)
   else lua_pop(L, 1);
 }
 
-/* ---- the message handler --------------------------------------------------------------------- */
+/* ---- the message handler */
 
 void ax_errors_add_stack(lua_State *L, int level)
 {

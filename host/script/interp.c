@@ -17,7 +17,7 @@
 static ax_failure_fn failed_fn;
 static char failed_at[256]; /* the script line of the last error that the message handler saw */
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors */
 
 /* Whether `name` (as messages shorten it) is a file of the library. */
 static bool in_library(const char *name)
@@ -31,9 +31,7 @@ static bool in_library(const char *name)
  * first line outside the library. */
 static void where_of_stack(const char *stack)
 {
-  const char *line;
-
-  for (line = strstr(stack, "\n\t"); line; line = strstr(line + 2, "\n\t")) {
+  for (const char *line = strstr(stack, "\n\t"); line; line = strstr(line + 2, "\n\t")) {
     const char *name = line + 2, *end = strstr(name, ": in ");
     char text[sizeof failed_at];
     if (!end || *name == '[' || end - name >= (ptrdiff_t)sizeof text ||
@@ -178,7 +176,7 @@ static void watch_exit(lua_State *L)
   lua_pop(L, 1);
 }
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running */
 
 static const char jit_command[] = "local name, rest = (...):match('^([^=]*)=?(.*)$')\n"
                                   "local args = {}\n"
@@ -191,9 +189,9 @@ static const char jit_command[] = "local name, rest = (...):match('^([^=]*)=?(.*
  * fails. */
 static int run_actions(lua_State *L, const ax_plan *plan)
 {
-  int i, status = 0;
+  int status = 0;
 
-  for (i = 0; i < plan->n_actions && status == 0; i++) {
+  for (int i = 0; i < plan->n_actions && status == 0; i++) {
     char letter;
     const char *text = ax_config_action(plan, i, &letter);
     if (letter == 'e') {
@@ -216,10 +214,8 @@ static int run_actions(lua_State *L, const ax_plan *plan)
 /* Sets arg: arg[0] is the script, arg[1].. its arguments, arg[-1].. the words before it. */
 static void set_arg(lua_State *L, const ax_plan *plan)
 {
-  int i;
-
   lua_createtable(L, plan->argc - plan->script, plan->script + 1);
-  for (i = 0; i < plan->argc; i++) {
+  for (int i = 0; i < plan->argc; i++) {
     lua_pushstring(L, plan->argv[i]);
     lua_rawseti(L, -2, i - plan->script);
   }
@@ -293,7 +289,7 @@ static int load_module(lua_State *L, const char *name)
 
 static int run_script(lua_State *L, const ax_plan *plan)
 {
-  int i, n = 0, status;
+  int n = 0, status;
 
   if (plan->stdin_text) {
     const char *text = plan->stdin_text, *end = text + plan->stdin_size;
@@ -311,7 +307,7 @@ static int run_script(lua_State *L, const ax_plan *plan)
   }
   watch_globals(L);
   if (plan->script)
-    for (i = plan->script + 1; i < plan->argc; i++, n++) {
+    for (int i = plan->script + 1; i < plan->argc; i++, n++) {
       luaL_checkstack(L, 1, "too many arguments to the script");
       lua_pushstring(L, plan->argv[i]);
     }

@@ -44,7 +44,6 @@ static void find_dirs(void)
   };
   char exe[PATH_MAX], probe[PATH_MAX + 64];
   const char *started = (const char *)getauxval(AT_EXECFN); /* the path that exec received */
-  size_t i;
 
   if (*plugin_dir) return;
   /* /proc may not be mounted in a bare root; the working directory is still the one of the
@@ -52,7 +51,7 @@ static void find_dirs(void)
   if (!realpath("/proc/self/exe", exe) && !(started && realpath(started, exe)))
     return; /* modules come from LUA_PATH, or `require` reports them missing */
   *strrchr(exe, '/') = '\0';
-  for (i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     snprintf(probe, sizeof probe, "%s/%s/accelerate", exe, layouts[i].lua);
     if (!is_dir(probe)) continue;
     *strrchr(probe, '/') = '\0';

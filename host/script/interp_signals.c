@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
+/* ---- Ctrl-C */
 
 /* The first SIGINT raises "interrupted" where Lua is, in compiled loops too.  A script's second one
  * ends the process, in case the script caught the first error and went on.  At the prompt each one
@@ -222,7 +222,7 @@ int ax_interp_open_host(lua_State *L)
   return 1;
 }
 
-/* ---- SIGUSR1: where the script is ------------------------------------------------------------ */
+/* ---- SIGUSR1: where the script is */
 
 static lua_State *looked_state;
 static bool is_rank;

@@ -10,7 +10,7 @@
 
 #include "settings/plan.h"
 
-/* ---- home.c: the user's folders -------------------------------------------------------------- */
+/* ---- home.c: the user's folders */
 
 /* HOME, or where that is unset or empty the folder in the password database; NULL: there is
  * none. */
@@ -22,7 +22,7 @@ bool ax_expand_user(const char *path, char *to, size_t size);
  * $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface.  False: there is none. */
 bool ax_hf_home(char *path, size_t size);
 
-/* ---- streams.c, require.c -------------------------------------------------------------------- */
+/* ---- streams.c, require.c */
 
 /* Opens stdin, stdout and stderr where the process was started without them.  Otherwise the next
  * files, a socket of a worker or the script's own, would get their numbers, and printed text would
@@ -41,7 +41,7 @@ void ax_streams_join_stderr(lua_State *L);
 /* Puts `require` in place. */
 void ax_require_open(lua_State *L);
 
-/* ---- interp.c: one Lua state ----------------------------------------------------------------- */
+/* ---- interp.c: one Lua state */
 
 /* Called once with the error that ends a script.  `text` is the message and the traceback; `where`
  * the script line. */
@@ -68,7 +68,7 @@ const char *ax_interp_lua_dir(void);
 /* The folder of the backends' plugins.  Borrowed. */
 const char *ax_interp_plugin_dir(void);
 
-/* ---- errors.c: errors as users see them ------------------------------------------------------ */
+/* ---- errors.c: errors as users see them */
 
 /* Message handler: returns the error as text, with the stack once. */
 int ax_errors_handler(lua_State *L);
@@ -82,12 +82,12 @@ void ax_errors_add_stack(lua_State *L, int level);
  * the script's frames first. */
 void ax_errors_finish(lua_State *L);
 
-/* ---- modules.c: compiled modules of the library ---------------------------------------------- */
+/* ---- modules.c: compiled modules of the library */
 
 /* Adds a searcher to package.loaders, where there is an archive. */
 void ax_modules_install(lua_State *L);
 
-/* ---- editor.c: lines that a person types ----------------------------------------------------- */
+/* ---- editor.c: lines that a person types */
 
 /* In a rank, before its stdin becomes another file: keeps the terminal for ax_editor_open. */
 void ax_editor_keep_terminal(void);
@@ -100,7 +100,7 @@ void ax_editor_push(lua_State *L);
 /* A handler of SIGINT: the line that is being typed is dropped. */
 void ax_editor_cancel(int sig);
 
-/* ---- repl.c ---------------------------------------------------------------------------------- */
+/* ---- repl.c */
 
 /* Reads, evaluates and prints until the end of input.  failed: what ran before has failed, and its
  * error is on the stack top, which is popped. */

@@ -60,7 +60,7 @@ void ax_print(FILE *f, const char *fmt, ...)
   if (text != room) free(text);
 }
 
-/* ---- io.stderr ------------------------------------------------------------------------------- */
+/* ---- io.stderr */
 
 /* io.stderr:write(...) in one write, because ranks and what they start share it.  A file's own
  * method, upvalue 1, writes each value by itself. */

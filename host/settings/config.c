@@ -26,15 +26,14 @@ const ax_setting_row ax_settings[AX_SET_COUNT] = {
 #undef ROW
 };
 
-/* ---- one setting ----------------------------------------------------------------------------- */
+/* ---- one setting */
 
 static bool truth(const char *text, double *out)
 {
   static const char *const words[] = { "0", "false", "no",  "off", "n", "f", "",
                                        "1", "true",  "yes", "on",  "y", "t" };
-  size_t i;
 
-  for (i = 0; i < sizeof words / sizeof *words; i++)
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (strcasecmp(text, words[i]) == 0) {
       *out = i > 6;
       return true;
@@ -57,13 +56,13 @@ bool ax_setting_is_word(const char *words, const char *text)
 static int count_list(const ax_setting_row *r, const char *text)
 {
   double seen[64];
-  int n = 0, i;
+  int n = 0;
 
   for (;;) {
     char *end;
     if (!isdigit((unsigned char)*text) || n == (int)(sizeof seen / sizeof *seen)) return 0;
     seen[n] = strtod(text, &end);
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
       if (seen[i] == seen[n]) return 0;
     if (seen[n] != floor(seen[n]) || seen[n] < r->least || seen[n] > r->most || (*end && *end != ','))
       return 0;
@@ -121,8 +120,7 @@ int ax_setting_assign(ax_plan *plan, int id, const char *text, const char *origi
 
 int ax_setting_find(const char *name)
 {
-  int i;
-  for (i = 0; i < AX_SET_COUNT; i++)
+  for (int i = 0; i < AX_SET_COUNT; i++)
     if (strcmp(ax_settings[i].name, name) == 0) return i;
   return -1;
 }
@@ -158,7 +156,7 @@ const char *ax_plan_text(ax_plan *plan, const char *fmt, ...)
   return t->text;
 }
 
-/* ---- all settings ---------------------------------------------------------------------------- */
+/* ---- all settings */
 
 /* Variables that the library reads, and checks, by itself. */
 static bool is_librarys(int id)
@@ -168,9 +166,9 @@ static bool is_librarys(int id)
 
 static int read_environment(ax_plan *plan)
 {
-  int i, status;
+  int status;
 
-  for (i = 0; i < AX_SET_COUNT; i++) {
+  for (int i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting_row *r = &ax_settings[i];
     const char *text = r->env ? getenv(r->env) : NULL;
     if ((status = ax_setting_assign(plan, i, r->standard, "default")) != 0) return status;
@@ -365,9 +363,9 @@ void ax_config_free(ax_plan *plan)
 
 void ax_config_explain(const ax_plan *plan, FILE *f)
 {
-  int ranks = ax_config_ranks_here(plan), i;
+  int ranks = ax_config_ranks_here(plan);
 
-  for (i = 0; i < AX_SET_COUNT; i++) {
+  for (int i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting *s = &plan->set[i];
     const char *name = ax_settings[i].name;
     const int width = ax_settings[i].engine >= 0 ? 38 : 28;
@@ -386,7 +384,7 @@ void ax_config_explain(const ax_plan *plan, FILE *f)
   }
 }
 
-/* ---- what the ranks see ---------------------------------------------------------------------- */
+/* ---- what the ranks see */
 
 /* Settings that the library reads from the environment, where an option or the file has set
  * them. */

@@ -18,7 +18,7 @@
 #include "script/script.h"
 #include "yaml_tree.h"
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file */
 
 /* Where Accelerate keeps its configuration; NULL: the user has no home folder. */
 static const char *default_place(ax_plan *plan)
@@ -61,7 +61,7 @@ static int slurp(const char *path, char **text, size_t *size)
   return *text ? 0 : AX_EXIT_USAGE;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys */
 
 typedef struct config_file {
   ax_plan *plan;
@@ -93,10 +93,8 @@ static int find_key(const char *map, const char *name)
 
 static const ax_yaml_node *value_of(const ax_yaml_node *map, const char *key)
 {
-  const ax_yaml_node *k;
-
   if (!map || map->kind != AX_YAML_MAP) return NULL;
-  for (k = map->first; k; k = k->next->next)
+  for (const ax_yaml_node *k = map->first; k; k = k->next->next)
     if (k->text && strcmp(k->text, key) == 0) return k->next->kind == AX_YAML_NULL ? NULL : k->next;
   return NULL;
 }
@@ -115,10 +113,9 @@ static const char *key_at(int i)
 
 static int check_keys(const config_file *c)
 {
-  const ax_yaml_node *k;
   int unknown = 0;
 
-  for (k = c->root->first; k; k = k->next->next) {
+  for (const ax_yaml_node *k = c->root->first; k; k = k->next->next) {
     const char *near;
     if (k->kind == AX_YAML_TEXT && is_known(k->text)) continue;
     if (unknown++ == 0)
@@ -131,7 +128,7 @@ static int check_keys(const config_file *c)
   return unknown ? AX_EXIT_USAGE : 0;
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values */
 
 static const char *origin_of(const config_file *c, const ax_yaml_node *v, const char *key)
 {
@@ -187,7 +184,7 @@ static int refuse(const config_file *c, const ax_yaml_node *v, const char *key, 
   return ax_engine_refuse(engine, origin_of(c, v, key), v->text ? v->text : "a map");
 }
 
-/* ---- what the file chooses ------------------------------------------------------------------- */
+/* ---- what the file chooses */
 
 static int check_environment(const config_file *c)
 {
@@ -282,10 +279,9 @@ static bool is_left_open(const char *key, const ax_yaml_node *v)
 
 static int set_rows(const config_file *c)
 {
-  const ax_yaml_node *k;
   int status;
 
-  for (k = c->root->first; k; k = k->next->next) {
+  for (const ax_yaml_node *k = c->root->first; k; k = k->next->next) {
     const int id = strcmp(k->text, "use_cpu") == 0 ? AX_SET_cpu : ax_setting_find(k->text);
     if (id < 0 || k->next->kind == AX_YAML_NULL || is_left_open(k->text, k->next)) continue;
     if ((status = set(c, id, k->text, k->next)) != 0) return status;

@@ -22,7 +22,7 @@ const char *ax_engine_option(int engine)
 
 static bool is_on(const ax_plan *plan, int id) { return ax_engine_is_on(plan, ax_settings[id].engine); }
 
-/* ---- checks ---------------------------------------------------------------------------------- */
+/* ---- checks */
 
 /* Reads what the environment gave to engines that are on, and names options without their
  * switch. */
@@ -132,7 +132,7 @@ int ax_engines_check(ax_plan *plan)
   return plan->set[AX_SET_use_parallelism_config].number ? check_parallelism(plan) : 0;
 }
 
-/* ---- what the ranks see ---------------------------------------------------------------------- */
+/* ---- what the ranks see */
 
 /* Where the values of the variables came from, a line each: "FSDP_VERSION\tc.yaml:3: version". */
 #define ORIGINS "ACCEL_SETTING_ORIGINS"

@@ -27,7 +27,7 @@ typedef struct hosts {
   int n;
 } hosts;
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the file */
 
 static host *find(const hosts *h, const char *name, size_t n)
 {
@@ -83,7 +83,7 @@ static int read_file(hosts *h)
   return status;
 }
 
-/* ---- filters --------------------------------------------------------------------------------- */
+/* ---- filters */
 
 /* Marks the slots "0,2" of a host, or all for an empty text, with `takes`. */
 static int mark(const ax_setting *filter, host *one, const char *slots, size_t n, bool takes)
@@ -162,7 +162,7 @@ static int apply_filters(hosts *h, const ax_plan *plan)
   return AX_EXIT_USAGE;
 }
 
-/* ---- settings -------------------------------------------------------------------------------- */
+/* ---- settings */
 
 /* Whether the hostfile says what a setting is: nothing else does, or the configuration file alone
  * does and the hostfile is an option, which beats it. */

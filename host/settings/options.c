@@ -37,7 +37,7 @@ static const struct {
 };
 #define N_OTHERS ((int)(sizeof others / sizeof *others))
 
-/* ---- names that are not known ---------------------------------------------------------------- */
+/* ---- names that are not known */
 
 /* What torchrun, mpirun and others call our settings. */
 static const char *other_name_of(const char *given)
@@ -185,7 +185,7 @@ void ax_environment_check(void)
     }
 }
 
-/* ---- options of what is not here ------------------------------------------------------------- */
+/* ---- options of what is not here */
 
 int ax_engine_refuse(ax_engine engine, const char *origin, const char *value)
 {
@@ -217,14 +217,12 @@ static int foreign_option(ax_plan *plan, int *at, int i, const char *value)
   return 0;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading */
 
 static void copy_name(char *name, size_t room, const char *word, size_t n)
 {
-  size_t i;
-
   if (n >= room) n = room - 1;
-  for (i = 0; i < n; i++) name[i] = word[i] == '-' ? '_' : word[i];
+  for (size_t i = 0; i < n; i++) name[i] = word[i] == '-' ? '_' : word[i];
   name[n] = '\0';
 }
 
@@ -323,16 +321,15 @@ int ax_options_read(ax_plan *plan, int first)
   return 0;
 }
 
-/* ---- options after the script ---------------------------------------------------------------- */
+/* ---- options after the script */
 
 /* Whether the script's text has the option as a text ("num_processes", "--num_processes") or as a
  * key of a table of options (num_processes = { ... }). */
 static bool is_declared(const char *text, const char *name)
 {
   const size_t n = strlen(name);
-  const char *at;
 
-  for (at = text; (at = strstr(at, name)); at += n) {
+  for (const char *at = text; (at = strstr(at, name)); at += n) {
     const char before = at > text ? at[-1] : '\n', *after = at + n;
     if (isalnum((unsigned char)*after) || *after == '_') continue;
     if (before == '"' || before == '\'' || before == '[') return true;
@@ -358,10 +355,10 @@ static char *text_of(const char *path)
 void ax_options_check_script(const ax_plan *plan)
 {
   char *text = NULL, name[64], dashed[64];
-  int i, id;
+  int id;
 
   if (!plan->script || plan->set[AX_SET_module].number || plan->set[AX_SET_no_python].number) return;
-  for (i = plan->script + 1; i < plan->argc; i++) {
+  for (int i = plan->script + 1; i < plan->argc; i++) {
     const char *word = plan->argv[i];
     if (strncmp(word, "--", 2) != 0 || !word[2]) continue;
     copy_name(name, sizeof name, word + 2, strcspn(word + 2, "="));
@@ -379,7 +376,7 @@ void ax_options_check_script(const ax_plan *plan)
   free(text);
 }
 
-/* ---- help ------------------------------------------------------------------------------------ */
+/* ---- help */
 
 void ax_config_usage(FILE *f)
 {
@@ -398,8 +395,6 @@ void ax_config_usage(FILE *f)
 
 void ax_config_help(FILE *f)
 {
-  int i;
-
   ax_config_usage(f);
   fputs("\n"
         "  -e CODE                 run this first; several are run in order; no script is needed then\n"
@@ -411,7 +406,7 @@ void ax_config_help(FILE *f)
         "  --                      the script's name follows\n"
         "\n",
         f);
-  for (i = 0; i < AX_SET_COUNT; i++) {
+  for (int i = 0; i < AX_SET_COUNT; i++) {
     const ax_setting_row *r = &ax_settings[i];
     if (r->engine >= 0 && r->engine != ax_settings[i - 1].engine)
       fprintf(f, "\n with --%s\n", ax_engine_option(r->engine));
@@ -419,7 +414,7 @@ void ax_config_help(FILE *f)
             r->argument ? r->argument : "", r->help, r->env ? r->env : "", r->env ? "; " : "", r->standard);
   }
   fputs("\n", f);
-  for (i = 0; i < N_OTHERS; i++) fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
+  for (int i = 0; i < N_OTHERS; i++) fprintf(f, "  --%s\n      %s\n", others[i].name, others[i].help);
   fputs("\nAn option beats its environment variable, and that beats the configuration file.  "
         "ACCELERATE_HISTORY names the prompt's\n"
         "history file (default ~/.local/state/accel/history; empty: none).  Exit status: 0, or the first "

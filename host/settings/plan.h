@@ -12,7 +12,7 @@
 #define AX_EXIT_USAGE 2       /* the command line was wrong */
 #define AX_EXIT_INTERRUPT 130 /* Ctrl-C: 128 + SIGINT, as in shells */
 
-/* ---- config.c: settings and the command line ------------------------------------------------- */
+/* ---- config.c: settings and the command line */
 
 typedef enum {
 #define SETTING(ID, ...) AX_SET_##ID,
@@ -88,7 +88,7 @@ int ax_config_ranks_here(const ax_plan *plan);
 /* Sets the environment variables that libraries and the script read. */
 void ax_config_export(const ax_plan *plan, int ranks);
 
-/* ---- commands.c: accel-run WORD -------------------------------------------------------------- */
+/* ---- commands.c: accel-run WORD */
 
 typedef struct ax_command {
   const char *name, *help;

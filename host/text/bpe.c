@@ -15,10 +15,9 @@ static uint64_t place_of(uint64_t pair, uint64_t mask)
 static const ax_merge *find(const ax_model *m, int32_t left, int32_t right)
 {
   const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-  uint64_t at;
 
   if (!m->merges || left < 0 || right < 0) return NULL;
-  for (at = place_of(pair, m->mask); m->merges[at].pair != AX_NO_PAIR; at = (at + 1) & m->mask)
+  for (uint64_t at = place_of(pair, m->mask); m->merges[at].pair != AX_NO_PAIR; at = (at + 1) & m->mask)
     if (m->merges[at].pair == pair) return m->merges + at;
   return NULL;
 }

@@ -14,6 +14,7 @@
 local code = require "host.tools.lint.code"
 local layers = require "host.tools.lint.layers"
 local layout = require "host.tools.lint.layout"
+local loops = require "host.tools.lint.loops"
 local requires = require "host.tools.lint.requires"
 local source = require "host.tools.lint.source"
 local width = require "host.tools.lint.width"
@@ -35,6 +36,8 @@ local RULES = {
   { "pieces", true, layout.pieces, "no short piece of a string has a line of its own" },
   { "joins", true, layout.joins, "Lua: `..` ends a line and begins none" },
   { "depth", true, layout.depth, "Lua: lines that begin an item of one bracket begin at one depth" },
+  { "banners", true, layout.banners, "titles of parts of a file are `---- title`, without a tail" },
+  { "loops", true, loops.loops, "C: a variable that only loops use is declared in their heads" },
   { "layers", true, layers.layers, "a room of C includes what it may" },
   { "core-private", true, layers.core_is_private,
     "core/*.h and text/*.h are included by their own rooms alone" },

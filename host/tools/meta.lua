@@ -22,7 +22,7 @@ local TENSOR = "accelerate.Tensor"
 local class_names -- class -> its name in annotations
 local written     -- names of the classes that have been written
 
--- ---- options ------------------------------------------------------------------------------------
+-- ---- options
 
 local SCHEMA_TYPES = { string = "string", integer = "number", number = "number", boolean = "boolean",
   table = "table", list = "any[]", tensor = TENSOR, ["function"] = "function" }
@@ -56,7 +56,7 @@ local function write_schema(out, name, schema)
   add(out, "")
 end
 
--- ---- classes ------------------------------------------------------------------------------------
+-- ---- classes
 
 local function base_of(Class)
   local base = rawget(Class, "__base")
@@ -215,7 +215,7 @@ local function write_record(out, call, full, name, value, files)
   add(out, "")
 end
 
--- ---- modules ------------------------------------------------------------------------------------
+-- ---- modules
 
 local function full_name(page, name) return ("%s.%s"):format(page[2], name) end
 

@@ -58,7 +58,7 @@ function M.page_of(value)
   end
 end
 
--- ---- what there is ------------------------------------------------------------------------------
+-- ---- what there is
 
 function M.files_under(places)
   local list = {}
@@ -108,7 +108,7 @@ function M.is_callable(value)
   return meta and meta.__call ~= nil
 end
 
--- ---- where it is described ---------------------------------------------------------------------
+-- ---- where it is described
 
 function M.described(block)
   return block and (#block.text > 0 or #block.params > 0 or #block.returns > 0 or #block.fields > 0)
@@ -141,7 +141,7 @@ function M.module_of(value)
   end
 end
 
--- ---- classes ------------------------------------------------------------------------------------
+-- ---- classes
 
 -- Methods that every module or object has and that no one calls by name; and `end`, a former name
 -- that raises.

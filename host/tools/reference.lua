@@ -18,7 +18,7 @@ local public = require "host.tools.public"
 
 local M = {}
 
--- ---- text ---------------------------------------------------------------------------------------
+-- ---- text
 
 local undocumented
 
@@ -79,7 +79,7 @@ local function write_function(out, level, prefix, name, fn, files, where)
   details(out, block)
 end
 
--- ---- classes ------------------------------------------------------------------------------------
+-- ---- classes
 
 local function field_list(out, block)
   for _, f in ipairs(block and block.fields or {}) do
@@ -189,7 +189,7 @@ local function write_record(out, call, name, value, files, where)
   end)
 end
 
--- ---- pages --------------------------------------------------------------------------------------
+-- ---- pages
 
 --- A member that the module's class block describes: `---@field zeros fun(…): accelerate.Tensor
 --- text`.

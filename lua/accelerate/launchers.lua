@@ -34,7 +34,7 @@ local function pause_threads()
   if pause and pause ~= nil then ffi.cast("int (*)(int)", pause)(1) end
 end
 
--- ---- in a rank ----------------------------------------------------------------------------------
+-- ---- in a rank
 
 local function set_environment(rank, job)
   local o = job.options
@@ -73,7 +73,7 @@ local function serve(job, rank, channel)
   channel:reply(0, FAILED, text)
 end
 
--- ---- in this process ----------------------------------------------------------------------------
+-- ---- in this process
 
 -- Looks at one rank that has not replied yet.
 local function look(job, rank)

@@ -52,7 +52,7 @@ local function level_of(where, level)
     table.concat(WORDS, ", "))
 end
 
--- ---- output -------------------------------------------------------------------------------------
+-- ---- output
 
 -- Writes each line with one write(2), so that lines of several ranks do not mix.
 local function to_stderr(text) io.stderr:write(text .. "\n") end

@@ -250,7 +250,7 @@ function M.save_model(model, directory, opts, dict)
   remove_stale(directory, names, written)
 end
 
--- ---- loading ------------------------------------------------------------------------------------
+-- ---- loading
 
 local function read_index(path, where)
   local text, why = fs.read(path)

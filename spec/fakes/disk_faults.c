@@ -161,7 +161,7 @@ static int meet(char kind, const char *path)
   return s->what == FAIL && !spared(s, kind) ? s->number : 0;
 }
 
-/* ---- what a power cut loses ------------------------------------------------------------------ */
+/* ---- what a power cut loses */
 
 static bool watching(void)
 {
@@ -245,7 +245,7 @@ static int cut_file(const char *path, const struct stat *info, int kind, struct 
   return 0;
 }
 
-/* ---- for the process that started the run ---------------------------------------------------- */
+/* ---- for the process that started the run */
 
 /* Makes the file and maps it; NULL on failure. */
 EXPORT state *disk_faults_new(const char *path)
@@ -280,7 +280,7 @@ EXPORT void disk_faults_lose(state *s)
   nftw(s->root, cut_file, 16, FTW_PHYS);
 }
 
-/* ---- the calls ------------------------------------------------------------------------------- */
+/* ---- the calls */
 
 #define REAL(name) \
   static __typeof__(&name) real; \

@@ -68,7 +68,7 @@ function M.calls(ranks, settings, reads)
   return found
 end
 
--- ---- a process ends in the middle of a save -----------------------------------------------------
+-- ---- a process ends in the middle of a save
 
 local ENDS = {
   kill = function(run, rank, ranks)
@@ -108,7 +108,7 @@ local function try_end(row, ranks, plan, settings)
   return reached
 end
 
--- ---- a call fails -------------------------------------------------------------------------------
+-- ---- a call fails
 
 -- What ranks wrote: texts by rank, what rank 0 then found, and when the last one was.
 local function caught_in(err)
@@ -215,7 +215,7 @@ local function try_reading(row, ranks, plan, settings)
   return reached
 end
 
--- ---- rows ---------------------------------------------------------------------------------------
+-- ---- rows
 
 -- The last call of each letter.
 local function last_of(calls, letters)

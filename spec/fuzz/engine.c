@@ -59,7 +59,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned
   return seed % 4 ? fuzz_repair(data, size, most) : size;
 }
 
-/* ---- waits that another program would make long ---------------------------------------------- */
+/* ---- waits that another program would make long */
 
 int __real_poll(struct pollfd *list, nfds_t n, int milliseconds);
 int __wrap_poll(struct pollfd *list, nfds_t n, int milliseconds);
@@ -73,7 +73,7 @@ int __wrap_poll(struct pollfd *list, nfds_t n, int milliseconds)
 
 int __wrap_usleep(useconds_t us) { return __real_usleep(us > 1000 ? 1000 : us); }
 
-/* ---- files in blocks of their size ----------------------------------------------------------- */
+/* ---- files in blocks of their size */
 
 void *__real_mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset);
 int __real_munmap(void *at, size_t n);

@@ -47,7 +47,7 @@ _Noreturn void fuzz_violation(const char *fmt, ...)
   abort();
 }
 
-/* ---- Lua ------------------------------------------------------------------------------------- */
+/* ---- Lua */
 
 /* A number for a chunk's name, 0 for chunks that do not count; the name's text stays where it is as
  * long as the state lives. */
@@ -131,7 +131,7 @@ size_t fuzz_repair(uint8_t *data, size_t size, size_t most)
   return n;
 }
 
-/* ---- any target ------------------------------------------------------------------------------ */
+/* ---- any target */
 
 /* The plugins are those beside the program. */
 static void find_plugins(void)

@@ -69,7 +69,7 @@ local function agree(build, opts, steps)
   return captured.captured:stats(), captured
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 local function mlp(make_optimizer, make_schedule)
   return function()

@@ -21,7 +21,7 @@ local function none() end
 -- Reading a number of it has a call run that waits.
 local function look(t) return t:detach():sum():item() end
 
--- ---- batch norm, relu, residual -----------------------------------------------------------------
+-- ---- batch norm, relu, residual
 
 local N, C, SIDE = 3, 24, 11
 
@@ -155,7 +155,7 @@ describe(("joined calls on %s (%s): batch norm"):format(D, device.kind), functio
   end)
 end)
 
--- ---- a sum and its norm, and the norm in autocast's type ----------------------------------------
+-- ---- a sum and its norm, and the norm in autocast's type
 
 local ROWS = 70
 

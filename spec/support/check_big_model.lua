@@ -27,7 +27,7 @@ ffi.cdef [[
 ]]
 local RLIMIT_DATA = 2
 
--- ---- a process that generates -------------------------------------------------------------------
+-- ---- a process that generates
 
 local function private_bytes()
   local sum = 0
@@ -54,7 +54,7 @@ if arg[4] then
   return
 end
 
--- ---- the model ----------------------------------------------------------------------------------
+-- ---- the model
 
 local function make(folder, layers)
   local config = { num_hidden_layers = layers }

@@ -23,7 +23,7 @@ local GPUS = { sm_80 = { 108, 164 * 1024 }, sm_90 = { 132, 228 * 1024 }, sm_100 
 local FIGURES = { "warps", "stack", "wide", "narrow" } -- and "rounds", where there is a grid
 local MOST_STACK = 64
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- The function's own name in a mangled one.
 local function base_name(mangled)
@@ -127,7 +127,7 @@ function M.figures(file, instances, budgets)
   return worst
 end
 
--- ---- comparing ----------------------------------------------------------------------------------
+-- ---- comparing
 
 -- What is wrong with a kernel's figures, as lines that name kernel, architecture, budget, figure.
 function M.compare(key, worst, budget)
@@ -168,7 +168,7 @@ function M.compare(key, worst, budget)
   return broken
 end
 
--- ---- the program --------------------------------------------------------------------------------
+-- ---- the program
 
 local function output_of(command)
   local pipe = assert(io.popen(command))

@@ -10,7 +10,7 @@ local output = processes.output
 
 local function program(name) return output("PATH=$PATH:/usr/sbin:/sbin; command -v " .. name) end
 
--- ---- mpirun and torchrun ------------------------------------------------------------------------
+-- ---- mpirun and torchrun
 
 local mpirun = program "mpirun.openmpi"
 local python = program(os.getenv "PYTHON" or "python3")
@@ -87,7 +87,7 @@ function M.start(kind, n, script, opts)
   return processes.start(words, { path = path, env = env })
 end
 
--- ---- Slurm --------------------------------------------------------------------------------------
+-- ---- Slurm
 
 local CONFIGURATION = [[
 ClusterName=spec

@@ -18,7 +18,7 @@ local rank = core.dist.rank()
 local say = print
 rawset(_G, "print", function() end)  -- methods that print are called too
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 --- One of each type, and odd ones of a type; made anew for each call.
 local VALUES = {
@@ -64,7 +64,7 @@ local function own(name) return function(w) return w[name] end end
 local function always(value) return function() return value end end
 local function opts(...) return { "opt", always(nil), names = { ... } } end
 
--- ---- what methods take --------------------------------------------------------------------------
+-- ---- what methods take
 
 -- Arguments in order: what a message calls it (or "this|that"), and what makes a good one; `opts`:
 -- a table with these names. "": any value will do.
@@ -116,7 +116,7 @@ local STATE = { set_device = {}, destroy_process_group = { { "no argument", alwa
 -- Where several ranks run: leaving their group ends the test.
 local LAST = { end_training = true, destroy_process_group = true }
 
--- ---- calls --------------------------------------------------------------------------------------
+-- ---- calls
 
 local calls, problems = 0, 0
 

@@ -29,7 +29,7 @@ end
 
 local function one_of(draw, list) return list[draw(1, #list)] end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 -- Stages take [rows, width] and return [rows, width].
 local STAGES = {}
@@ -94,7 +94,7 @@ function Net:forward(ids, slice)
   return self.last(x)
 end
 
--- ---- programs -----------------------------------------------------------------------------------
+-- ---- programs
 
 local OPTIMIZERS = {
   { "SGD", { lr = 0.05, momentum = 0.9, nesterov = true, weight_decay = 0.01 } }, { "SGD", { lr = 0.1 } },

@@ -17,7 +17,7 @@ local function step(...)
   if os.getenv("FUZZ_TRACE") then io.stderr:write(table.concat({ ... }, " "), "\n") end
 end
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 local TEXTS = { "", "a", "table", "tensor", "__metadata__", "data.pkl", "x.y", "\0", "\255\254", "é", "\r\n",
   "storage", ("long"):rep(1500), '"\\', "1", "true", "\27[0m", "\239\187\191" }
@@ -97,7 +97,7 @@ local function write_tensors(c, folder)
   compare("png", picture:transpose(2, 3), data.read_image(folder .. "/x.png", "UNCHANGED"))
 end
 
--- ---- modules ------------------------------------------------------------------------------------
+-- ---- modules
 
 local LAYERS = {
   function(c) return nn.Linear(c:int(4), c:int(4), { bias = c:once_in(2) }) end,
@@ -138,7 +138,7 @@ local function copy_modules(c, folder)
   average:load_state_dict(back)
 end
 
--- ---- junk ---------------------------------------------------------------------------------------
+-- ---- junk
 
 local function raising() error("asked for by the test", 0) end
 local JUNK = {

@@ -19,7 +19,7 @@
 
 static size_t bytes_of(const ax_collective *c, size_t n) { return n * ax_dtype_size(c->dtype); }
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- meeting */
 
 static ax_status compare(const ax_links *l, const ax_collective_call *all, int a, int b)
 {
@@ -55,7 +55,7 @@ out:
   return st;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- data */
 
 /* in[count] of each rank to `to` (-1: to all), where it is in rank order from `out` on. */
 static ax_status gather(ax_links *l, const void *in, size_t bytes, void *out, int to)
@@ -251,7 +251,7 @@ static ax_status carry(ax_links *l, const ax_collective *c)
   }
 }
 
-/* ---- the transport --------------------------------------------------------------------------- */
+/* ---- the transport */
 
 static ax_status run(ax_links *l, const ax_collective *given)
 {
@@ -320,7 +320,7 @@ static const ax_transport part = {
   .watch = ax_apart_watch,
 };
 
-/* ---- the world, where its transport leaves something out ------------------------------------- */
+/* ---- the world, where its transport leaves something out */
 
 ax_status ax_across_world(const ax_collective *c)
 {
@@ -339,7 +339,7 @@ out:
   return st;
 }
 
-/* ---- dividing a group ------------------------------------------------------------------------ */
+/* ---- dividing a group */
 
 static bool is_here(int world_rank)
 {

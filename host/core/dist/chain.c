@@ -42,7 +42,7 @@ static struct {
 static ax_group group;
 struct ax_chain_place ax_chain;
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- meeting */
 
 /* The last message may still be on its way: it was taken before the answer to it came. */
 static ax_status say(const message *m, int side)
@@ -186,7 +186,7 @@ ax_status ax_chain_settle(bool *is_sent, ax_mpi_request *q, int machine)
   return was ? ax_mpi_wait(q, machine) : AX_OK;
 }
 
-/* ---- the transport --------------------------------------------------------------------------- */
+/* ---- the transport */
 
 static ax_status carry(const ax_collective *c)
 {

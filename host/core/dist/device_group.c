@@ -136,7 +136,7 @@ ax_status ax_dist_look(int64_t since, ax_status st)
 
 void ax_dist_leave_device(void) { end_links(false); }
 
-/* ---- groups that nobody refers to any more --------------------------------------------------- */
+/* ---- groups that nobody refers to any more */
 
 /* Frees those whose ranks have all left. */
 static void reap(void)
@@ -157,7 +157,7 @@ void ax_device_retire(ax_group *g)
   reap();
 }
 
-/* ---- joining --------------------------------------------------------------------------------- */
+/* ---- joining */
 
 /* What ranks exchange when they join. */
 typedef struct card {
@@ -295,7 +295,7 @@ ax_status ax_device_split(ax_group *from, ax_group *g)
   return AX_OK;
 }
 
-/* ---- collectives ----------------------------------------------------------------------------- */
+/* ---- collectives */
 
 ax_status ax_work_new(ax_group *g, uint64_t ticket, ax_work **out)
 {

@@ -31,7 +31,7 @@ ax_status ax_reduction_parse(const char *name, ax_reduction *out)
 void ax_dist_set_where(const char *where) { snprintf(script_line, sizeof script_line, "%s", where); }
 const char *ax_dist_where(void) { return script_line; }
 
-/* ---- the group of one ------------------------------------------------------------------------ */
+/* ---- the group of one */
 
 static ax_status copy_own(const ax_collective *c)
 {
@@ -86,7 +86,7 @@ void ax_dist_set_world(ax_group *g)
   ax_random_set_rank(world->rank);
 }
 
-/* ---- groups of some ranks -------------------------------------------------------------------- */
+/* ---- groups of some ranks */
 
 int ax_group_world_rank(const ax_group *g, int rank) { return g->members ? g->members[rank] : rank; }
 
@@ -200,7 +200,7 @@ void ax_dist_leave(void)
   ax_dist_leave_device(); /* others that still wait for this rank can see that it has left */
 }
 
-/* ---- running a collective -------------------------------------------------------------------- */
+/* ---- running a collective */
 
 /* Refuses what does not depend on the other ranks before they take part, so that the message is
  * about this call alone. */
@@ -285,7 +285,7 @@ out:
   return st;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors */
 
 /* A 0-d tensor counts as [1]. */
 static void take_tensor(ax_collective *c, const ax_tensor *t)

@@ -35,7 +35,7 @@ static const char *name_of(const ax_links *l, int rank, char *buf, size_t size)
 
 static int64_t limit_ns(void) { return atomic_load(&ax_shm.control->rank[ax_shm.rank].timeout); }
 
-/* ---- listening ------------------------------------------------------------------------------- */
+/* ---- listening */
 
 /* The loopback's come last: they lead elsewhere from another machine. */
 static void list_own_addresses(char *buf, size_t size)
@@ -90,7 +90,7 @@ ax_status ax_links_listen(ax_offer *o, int *listener)
   return AX_OK;
 }
 
-/* ---- connecting ------------------------------------------------------------------------------ */
+/* ---- connecting */
 
 /* A connection to one address; -1 with errno. */
 static int try_address(const char *host, int port)
@@ -241,7 +241,7 @@ ax_status ax_links_open(const ax_group *from, const ax_group *g, const ax_offer 
   return st;
 }
 
-/* ---- exchanging ------------------------------------------------------------------------------ */
+/* ---- exchanging */
 
 /* The connection to `rank` has ended.  Waits a moment for the reason, which the launchers
  * exchange. */

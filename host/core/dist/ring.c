@@ -17,7 +17,7 @@
 
 #include "core/dist/steps.h"
 
-/* ---- the ring -------------------------------------------------------------------------------- */
+/* ---- the ring */
 
 static ax_collective_call *posted_call(const ax_walk *g, int member, uint64_t number)
 {
@@ -99,7 +99,7 @@ out:
   return st;
 }
 
-/* ---- waiting for a device -------------------------------------------------------------------- */
+/* ---- waiting for a device */
 
 /* The rank of this machine, a member of g, that will not enter its collective `number`; -1:
  * none. */
@@ -177,7 +177,7 @@ ax_status ax_ring_look(ax_group *g, int64_t since, ax_status result)
   return AX_OK;
 }
 
-/* ---- for the watchdog ------------------------------------------------------------------------ */
+/* ---- for the watchdog */
 
 /* "rank 1, which last called #3, barrier() at train.lua:8", for up to SHOWN of the ranks of g that
  * have not posted `number`; empty when all have. */

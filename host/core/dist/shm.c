@@ -23,7 +23,7 @@ static char why[1200];
 
 static ax_rank_record *own_record(void) { return &ax_shm.control->rank[ax_shm.rank]; }
 
-/* ---- what launchers read --------------------------------------------------------------------- */
+/* ---- what launchers read */
 
 void ax_busy_begin(const char *what, const char *name)
 {
@@ -89,7 +89,7 @@ static ax_flight *flight_of(ax_rank_record *me)
   return &me->flight[atomic_load_explicit(&me->collectives, memory_order_relaxed) % AX_FLIGHT];
 }
 
-/* ---- the transport --------------------------------------------------------------------------- */
+/* ---- the transport */
 
 /* Order matters to the launcher, which reads at any time: what happens, then that it does. */
 void ax_shm_enter(const ax_collective *c, uint64_t number)
@@ -250,7 +250,7 @@ static ax_status shm_issue(ax_group *g, const ax_collective *c, int n, uint64_t 
   return st;
 }
 
-/* ---- groups of some ranks -------------------------------------------------------------------- */
+/* ---- groups of some ranks */
 
 int ax_shm_take_set(int n)
 {
@@ -542,13 +542,12 @@ static void wake_waiters_of(ax_control *c, int rank)
 bool ax_shm_abort(ax_control *c, int failed_rank, const char *reason)
 {
   uint32_t none = AX_ABORT_NONE;
-  int r;
 
   if (!atomic_compare_exchange_strong(&c->abort, &none, AX_ABORT_CLAIMED)) return false;
   c->failed_rank = failed_rank;
   snprintf(c->reason, sizeof c->reason, "%s", reason);
   atomic_store(&c->abort, AX_ABORT_PUBLISHED);
-  for (r = 0; r < c->ranks; r++) wake_waiters_of(c, r);
+  for (int r = 0; r < c->ranks; r++) wake_waiters_of(c, r);
   return true;
 }
 
@@ -558,7 +557,7 @@ void ax_shm_finished(ax_control *c, int rank)
   wake_waiters_of(c, rank);
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------- */
+/* ---- chunks */
 
 /* Groups begin at their first step, too: each rank's walks do so when it begins the chunk. */
 static void begin_afresh(ax_control *c)

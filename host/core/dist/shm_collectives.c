@@ -165,7 +165,7 @@ static ax_status gather(ax_walk *g, const ax_collective *c, bool reads)
   const size_t item = ax_dtype_size(c->dtype), bytes = (size_t)c->count * item;
   ax_status st = AX_OK;
   size_t at = 0, len;
-  int r, k;
+  int r;
 
   do {
     len = bytes - at < ax_shm.chunk ? bytes - at : ax_shm.chunk;
@@ -173,7 +173,7 @@ static ax_status gather(ax_walk *g, const ax_collective *c, bool reads)
     if (at == 0) ax_step_header(g, c);
     ax_step_put(g, 0, (const char *)c->in + at, len);
     AX_TRY(ax_step_meet(g, at == 0, reads ? AX_FROM_ALL : g->rank));
-    for (k = 0; reads && len > 0 && k < g->size; k++) {
+    for (int k = 0; reads && len > 0 && k < g->size; k++) {
       r = (g->rank + k) % g->size;
       memcpy((char *)c->out + (size_t)r * bytes + at,
              r == g->rank ? (const char *)c->in + at : ax_step_slot(g, r), len);

@@ -37,7 +37,7 @@ _Static_assert(sizeof(slot_header) <= AX_SLOT_HEADER, "a slot's header must fit 
 
 ax_steps ax_shm;
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
@@ -126,9 +126,8 @@ const char *ax_shm_name(int rank, char *buf, size_t size)
 ax_status ax_shm_aborted(void)
 {
   ax_control *c = ax_shm.control;
-  int i;
 
-  for (i = 0; i < 50 && atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_CLAIMED; i++)
+  for (int i = 0; i < 50 && atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_CLAIMED; i++)
     usleep(1000); /* the first to fail is writing down why */
   if (atomic_load_explicit(&c->abort, memory_order_acquire) == AX_ABORT_PUBLISHED)
     return ax_fail(AX_EABORTED, "%s", c->reason);
@@ -308,15 +307,13 @@ out:
 
 static ax_status wait_for(ax_walk *g, int member, _Atomic uint32_t *word, uint32_t want)
 {
-  int i;
-
   if (reached(word, want)) return AX_OK;
   /* Three manners of waiting, each for as long as it pays: busy, while the other rank's write may
    * arrive within the time of a cache line; yielding the core, perhaps to the rank waited for;
    * asleep.  Cores that should be free may be taken by other programs: being busy then only keeps
    * the others from working, so its share shrinks with every wait that it did not end. */
   if (ax_shm.control->spin) {
-    for (i = 0; i < ax_shm.busy; i++) {
+    for (int i = 0; i < ax_shm.busy; i++) {
       relax();
       if (reached(word, want)) {
         ax_shm.busy = ax_shm.busy * 2 < BUSY ? ax_shm.busy * 2 : BUSY;
@@ -325,14 +322,14 @@ static ax_status wait_for(ax_walk *g, int member, _Atomic uint32_t *word, uint32
     }
     ax_shm.busy = ax_shm.busy / 2 > BUSY_LEAST ? ax_shm.busy / 2 : BUSY_LEAST;
   }
-  for (i = 0; i < YIELDS; i++) {
+  for (int i = 0; i < YIELDS; i++) {
     sched_yield();
     if (reached(word, want)) return AX_OK;
   }
   return sleep_for(g, member, word, want);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- steps */
 
 static slot_header *slot(const ax_walk *g, int rank, uint32_t step)
 {
@@ -437,9 +434,8 @@ static ax_status wait_filled(ax_walk *g, int rank) { return ax_step_wait_filled(
 static ax_status agree(ax_walk *g)
 {
   ax_status st = AX_OK;
-  int r;
 
-  for (r = 0; r < g->size; r++) {
+  for (int r = 0; r < g->size; r++) {
     if (r != g->rank) AX_TRY(wait_filled(g, r));
     if (r > 0 && !ax_collective_same(&ax_step_call(g, 0)->facts, &ax_step_call(g, r)->facts))
       return ax_calls_differ(ax_shm_world_rank(g->local[0]), ax_step_call(g, 0),
@@ -452,11 +448,10 @@ out:
 ax_status ax_step_meet(ax_walk *g, bool first, int from)
 {
   ax_status st = AX_OK;
-  int r;
 
   step_filled(g);
   if (first) return agree(g);
-  for (r = 0; r < g->size; r++)
+  for (int r = 0; r < g->size; r++)
     if (r != g->rank && (from < 0 || from == r)) AX_TRY(wait_filled(g, r));
 out:
   return st;
@@ -470,7 +465,7 @@ void ax_step_header(ax_walk *g, const ax_collective *c)
   memcpy(h->where, record(ax_shm.rank)->where, sizeof h->where);
 }
 
-/* ---- copying ------------------------------------------------------------------------------------
+/* ---- copying
  *
  * How fast a core takes back lines that another has read depends on where the two are: 15 GB/s and
  * more within a group of cores that share a third-level cache, 2 GB/s across groups on some

@@ -68,7 +68,7 @@ static const char *doing(int rank, char *buf, size_t size)
   return buf;
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- bytes */
 
 /* The connection to `rank` has ended.  Waits a moment for the reason, which the launchers
  * exchange. */
@@ -127,7 +127,7 @@ static ax_status put(int rank, const void *from, size_t n)
 }
 static ax_status get(int rank, void *to, size_t n) { return move(rank, to, n, false); }
 
-/* ---- the meeting ----------------------------------------------------------------------------- */
+/* ---- the meeting */
 
 /* Sends rank 0's error to all other ranks that have not ended. */
 static ax_status reply_to_all(ax_status st)
@@ -213,7 +213,7 @@ out:
   return st;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- data */
 
 static ax_status broadcast(const ax_collective *c)
 {
@@ -291,7 +291,7 @@ static ax_status carry(const ax_collective *c)
   }
 }
 
-/* ---- the transport --------------------------------------------------------------------------- */
+/* ---- the transport */
 
 static ax_status run(const ax_collective *c)
 {

@@ -55,7 +55,7 @@ static struct {
   int64_t since; /* when the launch under way was first seen; 0: none */
 } seen;
 
-/* ---- on the rank's own thread ---------------------------------------------------------------- */
+/* ---- on the rank's own thread */
 
 void ax_launch_enter(const char *what)
 {
@@ -128,7 +128,7 @@ void ax_dist_watch_end(void)
   atomic_store(&me->overdue, 0);
 }
 
-/* ---- on the watchdog's ----------------------------------------------------------------------- */
+/* ---- on the watchdog's */
 
 const char *ax_watch_text(const ax_collective_call *p, char *buf, size_t size)
 {

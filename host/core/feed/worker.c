@@ -35,7 +35,7 @@ int ax_worker_pid(const ax_worker *w) { return (int)w->pid; }
 
 static double now(void) { return (double)ax_monotonic_ns() * 1e-9; }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life */
 
 static void free_worker(ax_worker *w)
 {
@@ -179,7 +179,7 @@ void ax_worker_close(ax_worker *w, double seconds)
   ax_worker_release(w);
 }
 
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- requests */
 
 bool ax_socket_write(int fd, const void *from, size_t n)
 {
@@ -278,7 +278,7 @@ ax_status ax_worker_next(ax_worker *w, const void **bytes, size_t *n)
   return AX_OK;
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting */
 
 /* Writes how the worker ended into the thread's message. */
 static void describe_end(ax_worker *w)

@@ -11,7 +11,7 @@
 
 enum { PAGE = 4096 };
 
-/* ---- in the child --------------------------------------------------------------------- */
+/* ---- in the child */
 
 /* A free slot: the smallest that is large enough, else any, else a new one.  -1: all are in use. */
 static int choose_slot(ax_worker *w, size_t bytes)
@@ -81,7 +81,7 @@ ax_status ax_worker_reply(ax_worker *w, const ax_note *note)
   return AX_OK;
 }
 
-/* ---- in the parent -------------------------------------------------------------------- */
+/* ---- in the parent */
 
 ax_status ax_worker_open(ax_worker *w, const ax_note *note, char **data)
 {

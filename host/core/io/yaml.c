@@ -9,7 +9,7 @@
 #include <string.h>
 #include <yaml.h>
 
-/* ---- libyaml --------------------------------------------------------------------------------- */
+/* ---- libyaml */
 
 static struct {
   int (*initialize)(yaml_parser_t *);
@@ -24,9 +24,8 @@ static void find_library(void)
 {
   static const char *const names[] = { "libyaml-0.so.2", "libyaml.so" };
   void *l = NULL;
-  size_t i;
 
-  for (i = 0; i < sizeof names / sizeof *names && !l; i++) l = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  for (size_t i = 0; i < sizeof names / sizeof *names && !l; i++) l = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!l) return;
 #define FIND(member, name) \
   if (!(*(void **)&lib.member = dlsym(l, name))) return
@@ -39,7 +38,7 @@ static void find_library(void)
   lib.found = true;
 }
 
-/* ---- the tree's memory ----------------------------------------------------------------------- */
+/* ---- the tree's memory */
 
 #define BLOCK (32 << 10)
 
@@ -81,7 +80,7 @@ void ax_yaml_free(ax_yaml *y)
 
 const ax_yaml_node *ax_yaml_root(const ax_yaml *y) { return y->root; }
 
-/* ---- building -------------------------------------------------------------------------------- */
+/* ---- building */
 
 ax_status ax_yaml_fail(const ax_yaml_builder *b, int line, const char *fmt, ...)
 {
@@ -303,7 +302,7 @@ static ax_status close_collection(ax_yaml_builder *b)
   return st;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events */
 
 static ax_status take_event(ax_yaml_builder *b, const yaml_event_t *e, int *documents)
 {
@@ -358,9 +357,9 @@ static ax_status build(ax_yaml_builder *b, yaml_parser_t *p)
  * \U0001f600, which is shorter.  Works in place and returns the new length. */
 static size_t join_surrogates(char *text, size_t size)
 {
-  size_t from, to = 0;
+  size_t to = 0;
 
-  for (from = 0; from < size; from++, to++) {
+  for (size_t from = 0; from < size; from++, to++) {
     unsigned high, low;
     text[to] = text[from];
     if (text[from] != '\\') continue;

@@ -21,11 +21,11 @@ static int compare_keys(const void *left, const void *right)
 /* The keys of a map, sorted; NULL without memory. */
 static const ax_yaml_node **sorted_keys(const ax_yaml_node *map)
 {
-  const ax_yaml_node **keys = malloc((size_t)(map->count / 2 + 1) * sizeof *keys), *k;
+  const ax_yaml_node **keys = malloc((size_t)(map->count / 2 + 1) * sizeof *keys);
   int n = 0;
 
   if (!keys) return NULL;
-  for (k = map->first; k; k = k->next->next) keys[n++] = k;
+  for (const ax_yaml_node *k = map->first; k; k = k->next->next) keys[n++] = k;
   qsort(keys, (size_t)n, sizeof *keys, compare_keys);
   return keys;
 }
@@ -34,9 +34,8 @@ static ax_status check_keys(const ax_yaml_builder *b, const ax_yaml_node *map,
                             const ax_yaml_node *const *keys)
 {
   const int n = map->count / 2;
-  const ax_yaml_node *k;
 
-  for (k = map->first; k; k = k->next->next)
+  for (const ax_yaml_node *k = map->first; k; k = k->next->next)
     if (k->kind == AX_YAML_LIST || k->kind == AX_YAML_MAP || k->kind == AX_YAML_NULL ||
         (k->kind == AX_YAML_FLOAT && isnan(k->number)))
       return ax_yaml_fail(b, k->line, "a key is %s; expected a text, a number, true or false",
@@ -57,9 +56,7 @@ static bool is_merge(const ax_yaml_node *k)
 
 static const ax_yaml_node *find_key(const ax_yaml_node *map, const ax_yaml_node *key)
 {
-  const ax_yaml_node *k;
-
-  for (k = map->first; k; k = k->next->next)
+  for (const ax_yaml_node *k = map->first; k; k = k->next->next)
     if (compare_keys(&k, &key) == 0) return k;
   return NULL;
 }
@@ -67,9 +64,7 @@ static const ax_yaml_node *find_key(const ax_yaml_node *map, const ax_yaml_node 
 /* Appends to the innermost map what `from` has beyond it. */
 static ax_status merge_map(ax_yaml_builder *b, const ax_yaml_node *from, const ax_yaml_node *map)
 {
-  const ax_yaml_node *k;
-
-  for (k = from->first; k; k = k->next->next) {
+  for (const ax_yaml_node *k = from->first; k; k = k->next->next) {
     ax_yaml_node *key, *value;
     ax_status st;
     if ((b->compared += map->count / 2) > AX_YAML_COMPARED)
@@ -90,7 +85,7 @@ static ax_status merge_map(ax_yaml_builder *b, const ax_yaml_node *from, const a
 /* `<<: *other` gives a map the entries of other maps that it has not itself. */
 static ax_status merge(ax_yaml_builder *b, ax_yaml_node *map)
 {
-  const ax_yaml_node *value = NULL, *one;
+  const ax_yaml_node *value = NULL;
   ax_yaml_node *k, *before = NULL;
   ax_status st = AX_OK;
 
@@ -107,7 +102,7 @@ static ax_status merge(ax_yaml_builder *b, ax_yaml_node *map)
   if (value->kind != AX_YAML_LIST)
     return ax_yaml_fail(b, k->line, "<<: expected a map or a list of maps, got %s",
                         ax_yaml_kind_name(value->kind));
-  for (one = value->first; one && st == AX_OK; one = one->next)
+  for (const ax_yaml_node *one = value->first; one && st == AX_OK; one = one->next)
     st = one->kind == AX_YAML_MAP
              ? merge_map(b, one, map)
              : ax_yaml_fail(b, one->line, "<<: expected maps, got %s", ax_yaml_kind_name(one->kind));

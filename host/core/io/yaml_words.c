@@ -8,15 +8,15 @@
 
 #include "yaml_tree.h"
 
-/* ---- words for null, true and false ---------------------------------------------------------- */
+/* ---- words for null, true and false */
 
 /* Whether text is `word` in small letters, in capitals, or with a capital in front. */
 static bool is_word(const char *text, size_t size, const char *word)
 {
-  size_t i, upper = 0;
+  size_t upper = 0;
 
   if (size != strlen(word)) return false;
-  for (i = 0; i < size; i++) {
+  for (size_t i = 0; i < size; i++) {
     if (tolower((unsigned char)text[i]) != word[i]) return false;
     upper += isupper((unsigned char)text[i]) != 0;
   }
@@ -26,9 +26,8 @@ static bool is_word(const char *text, size_t size, const char *word)
 static bool read_truth(const char *text, size_t size, bool *out)
 {
   static const char *const words[] = { "no", "false", "off", "yes", "true", "on" };
-  size_t i;
 
-  for (i = 0; i < sizeof words / sizeof *words; i++)
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (is_word(text, size, words[i])) {
       *out = i >= 3;
       return true;
@@ -36,7 +35,7 @@ static bool read_truth(const char *text, size_t size, bool *out)
   return false;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- numbers */
 
 /* Moves over digits of `base` and underscores; adds to *value and counts the digits. */
 static const char *digits(const char *at, const char *end, int base, double *value, int *count)

@@ -17,7 +17,7 @@ static void touch(ax_page *p)
   p->touched = true;
 }
 
-/* ---- coming ---------------------------------------------------------------------------------- */
+/* ---- coming */
 
 static void storage_gone(ax_claim *c) { ax_page_end(c->owner); }
 static ax_status before_use(ax_claim *c, int64_t at);
@@ -240,7 +240,7 @@ static ax_status before_write(ax_claim *c, int64_t at)
   return AX_OK;
 }
 
-/* ---- leaving --------------------------------------------------------------------------------- */
+/* ---- leaving */
 
 /* Whether the memory may be used without a query: by a script that has its address, by a thread
  * that writes it to a file. */

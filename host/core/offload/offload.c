@@ -28,7 +28,7 @@
 #include "core/offload/page.h"
 #include "core/ops/dispatch.h"
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making */
 
 ax_status ax_offload_new(ax_device device, int64_t keep, int64_t ahead, ax_offload **out)
 {

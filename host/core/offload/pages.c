@@ -8,7 +8,7 @@ bool ax_offload_over;
 pthread_mutex_t ax_pages_lock = PTHREAD_MUTEX_INITIALIZER;
 ax_offload *ax_offload_schedules;
 
-/* ---- lists, with the lock held --------------------------------------------------------------- */
+/* ---- lists, with the lock held */
 
 static void enter(ax_page_list *l, ax_page *p)
 {
@@ -80,7 +80,7 @@ ax_page *ax_page_guess(const ax_page *before, const ax_page *p)
   return p->registered ? p->registered : p->of->first_added;
 }
 
-/* ---- a page ends ----------------------------------------------------------------------------- */
+/* ---- a page ends */
 
 void ax_schedule_release(ax_offload *o)
 {

@@ -1,4 +1,4 @@
--- How statements are laid out over lines: pieces of strings, and items of one bracket.
+-- How statements are laid out over lines: pieces of strings, items of one bracket, titles of parts.
 local lua_tokens = require "host.tools.lua_tokens"
 local source = require "host.tools.lint.source"
 
@@ -71,6 +71,22 @@ function M.joins(tree, report)
     for _, t in ipairs(code_of(tree, path) or {}) do
       if t.leads and t.kind == ".." then
         report(path, t.line, "begins with `..`, which ends the line before")
+      end
+    end
+  end
+end
+
+-- The title of a part of a file: `/* ---- reading */` in C, `-- ---- reading` in Lua.
+local BANNERS = { c = "^%s*/%* *(%-%-+) (.*)$", lua = "^%s*%-%- (%-%-%-+) (.*)$" }
+BANNERS.def = BANNERS.c
+
+--- Titles of parts of a file have one form.
+function M.banners(tree, report)
+  for path, kind in tree:each { c = true, def = true, lua = true } do
+    for _, comment in ipairs(tree:apart(path).comments) do
+      local dashes, title = comment.text:match(BANNERS[kind])
+      if dashes and (dashes ~= "----" or title:find "%-%-%-+%s*%*?/?%s*$") then
+        report(path, comment.line, "the title of a part is `---- title`, without dashes behind it")
       end
     end
   end

@@ -80,7 +80,7 @@ local function modules_only(entries)
   return list
 end
 
--- ---- a run of the allocation --------------------------------------------------------------------
+-- ---- a run of the allocation
 
 local Run = class("DeviceMapRun")
 
@@ -216,7 +216,7 @@ function Run:check_buffers()
   end
 end
 
--- ---- what scripts call --------------------------------------------------------------------------
+-- ---- what scripts call
 
 local BUFFERS = { dtype = sizes.SIZES.dtype, special_dtypes = sizes.SIZES.special_dtypes }
 

@@ -19,7 +19,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- a dispatched model -------------------------------------------------------------------------
+-- ---- a dispatched model
 
 -- Model:to of a dispatched model.
 local function guarded_to(self, ...)
@@ -71,7 +71,7 @@ local function each_tensor(model, visit)
   end
 end
 
--- ---- dispatch_model -----------------------------------------------------------------------------
+-- ---- dispatch_model
 
 local DISPATCH = {
   main_device = { "string|integer", optional = true },
@@ -211,7 +211,7 @@ function M.dispatch_model(model, device_map, opts)
   return model
 end
 
--- ---- a whole model ------------------------------------------------------------------------------
+-- ---- a whole model
 
 local OFFLOAD = { execution_device = { "string|integer", optional = true },
   offload_buffers = { "boolean", default = false }, state_dict = { "table", optional = true },
@@ -308,7 +308,7 @@ function M.values_by_name(model)
   return dict
 end
 
--- ---- from files ---------------------------------------------------------------------------------
+-- ---- from files
 
 local MODES = { "auto", "balanced", "balanced_low_0", "sequential" }
 

@@ -29,7 +29,7 @@ local M = {}
 ---@field ahead number bytes of weights that are on their way at a time, at most
 local Plan = class "DeviceMapPlan"
 
--- ---- what rests where ---------------------------------------------------------------------------
+-- ---- what rests where
 
 -- The tensors that are embeddings and nothing else: a token reads a row of them.
 local function looked_up(model)
@@ -75,7 +75,7 @@ local function places_of(model, map, o)
   return all
 end
 
--- ---- how long it takes --------------------------------------------------------------------------
+-- ---- how long it takes
 
 local Clock = class "Clock"
 
@@ -160,7 +160,7 @@ local function sum_of(parts, key)
   return sum
 end
 
--- ---- the call -----------------------------------------------------------------------------------
+-- ---- the call
 
 local OPTIONS = {
   device_map = { "string|table", optional = true },

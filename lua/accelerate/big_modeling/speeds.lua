@@ -73,7 +73,7 @@ function M.transfers(device)
   return TRANSFER / fastest(device, function() return home:to(device) end)
 end
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 local O_DIRECT, CHUNK, PARTS = 0x4000, 4 * 2 ^ 20, 16 -- O_DIRECT of x86-64: past the page cache
 

@@ -23,7 +23,7 @@ local M = {}
 
 local WARMUP, MOST = 3, 32
 
--- ---- nested values ------------------------------------------------------------------------------
+-- ---- nested values
 
 -- Appends the tensors of `value` to `list`. Returns false for a value that is neither a tensor nor
 -- plain.
@@ -64,7 +64,7 @@ local function rebuild_all(values, list)
   return copies
 end
 
--- ---- recording ----------------------------------------------------------------------------------
+-- ---- recording
 
 -- Records fn(...) on `device` and returns the list of its results. apart: it leaves gradients of
 -- leaves alone.
@@ -163,7 +163,7 @@ local function replay_backward(pair)
   return found.grads
 end
 
--- ---- the op on the tape -------------------------------------------------------------------------
+-- ---- the op on the tape
 
 local op = core.Function {
   name = "captured_model",
@@ -207,7 +207,7 @@ local op = core.Function {
   end,
 }
 
--- ---- calls --------------------------------------------------------------------------------------
+-- ---- calls
 
 local function key_of(self, words)
   words[#words + 1] = recording.flags(self.modes, self.modules, "training")

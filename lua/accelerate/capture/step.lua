@@ -32,7 +32,7 @@ local OPTIONS = {
 
 local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
 
--- ---- arguments and results ----------------------------------------------------------------------
+-- ---- arguments and results
 
 -- Appends what identifies `value` to `words`, and its tensors to `tensors`.
 local function describe(value, path, words, tensors)
@@ -100,7 +100,7 @@ local function hand_out(list)
   return unpack(copy, 1, list.n)
 end
 
--- ---- keys ---------------------------------------------------------------------------------------
+-- ---- keys
 
 local function device_of(self, tensors)
   if self.device then return self.device end
@@ -131,7 +131,7 @@ local function check_tensors(tensors, device)
   end
 end
 
--- ---- running eagerly ----------------------------------------------------------------------------
+-- ---- running eagerly
 
 -- Runs the function and collects the modules that it calls. Registers its actions on the host in
 -- `active`, if given.
@@ -153,7 +153,7 @@ local function eager(self, args, device)
   return check_results(results, device)
 end
 
--- ---- recording ----------------------------------------------------------------------------------
+-- ---- recording
 
 -- Returns copies of the arguments for the recorded kernels to read, and the list of their tensors.
 local function static_inputs(args)
@@ -205,7 +205,7 @@ local function record(self, args, device)
     replays = 0 }
 end
 
--- ---- replaying ----------------------------------------------------------------------------------
+-- ---- replaying
 
 -- Returns why this recording cannot be replayed now, or nil.
 local function misfit(variant)
@@ -305,7 +305,7 @@ local function verified(self, variant, args, tensors, device)
   self.counts.verified = self.counts.verified + 1
 end
 
--- ---- calls --------------------------------------------------------------------------------------
+-- ---- calls
 
 local MOST_VARIANTS = 8
 
@@ -378,7 +378,7 @@ local function call(self, ...)
   return hand_out(variant.results)
 end
 
--- ---- what scripts see ---------------------------------------------------------------------------
+-- ---- what scripts see
 
 ---@class accelerate.CapturedStep
 ---@overload fun(...): ...

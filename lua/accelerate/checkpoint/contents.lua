@@ -41,7 +41,7 @@ local function with_file(source, name, fn, ...)
   fail("load_state: %s: %s", path, why)
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 --- Says what of models that LocalSGD trains does not go into a checkpoint.
 ---@param models accelerate.nn.Module[]
@@ -90,7 +90,7 @@ local function load_weights(models, source, opts)
   end
 end
 
--- ---- what the main process writes for all ranks -------------------------------------------------
+-- ---- what the main process writes for all ranks
 
 -- An order to begin anew: what a loader's state says without the place inside the pass.
 local function order_of(loader)
@@ -143,7 +143,7 @@ function M.save_shared(accelerator, save, without_optimizers)
   end
 end
 
--- ---- what is each rank's own --------------------------------------------------------------------
+-- ---- what is each rank's own
 
 -- The gradients of an open accumulation window, by "<model>.<parameter>"; nil where there are none.
 local function gradients_of(models)
@@ -209,7 +209,7 @@ function M.save_own(accelerator, save)
   files.write(own_values(accelerator), fs.join(save.draft, own_file(rank)), nil, "save_state", save.files)
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- Only what the manifest lists belongs to the checkpoint; a folder may have other files.
 ---@class accelerate.CheckpointSource
@@ -330,7 +330,7 @@ function M.read(accelerator, source)
   return found
 end
 
--- ---- into the prepared objects ------------------------------------------------------------------
+-- ---- into the prepared objects
 
 local function restore_gradients(models, gradients)
   for i, model in ipairs(models) do

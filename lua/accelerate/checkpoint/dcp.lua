@@ -20,7 +20,7 @@ local M = {}
 
 local ALIGNMENT = 64 -- of the archives in a file
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- A function that gives the value and the archive at a place. The first archive of each file stays
 -- open, and the file mapped, until the reader is closed.
@@ -78,7 +78,7 @@ function M.open(folder, where)
   return reader
 end
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 ---@class accelerate.dcp.Value what all ranks know of a value, and the elements that one has
 ---@field name string "model.0.weight"

@@ -37,7 +37,7 @@ for name in ([[Metadata TensorStorageMetadata BytesStorageMetadata TensorPropert
   CLASSES[ROOM .. name] = true
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 local Reader = {}
 Reader.__index = Reader
@@ -199,7 +199,7 @@ function M.read(path, where)
   return list
 end
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 local text, integer = writer.text, writer.integer
 

@@ -128,7 +128,7 @@ function M.load_fsdp_optimizer(fsdp_plugin, accelerator, optimizer, model, input
   accelerator:wait_for_everyone()
 end
 
--- ---- merging ------------------------------------------------------------------------------------
+-- ---- merging
 
 -- What a folder holds as one nested value, without a first name that all of it has.
 local function merged(reader)

@@ -29,7 +29,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- saving -------------------------------------------------------------------------------------
+-- ---- saving
 
 -- A folder as the script names it, "~" being the user's home.
 local function folder_of(where, what, given)
@@ -142,7 +142,7 @@ function M.save(accelerator, output_dir, opts)
   return path
 end
 
--- ---- loading ------------------------------------------------------------------------------------
+-- ---- loading
 
 local function find_newest(project)
   if not project.automatic_checkpoint_naming then

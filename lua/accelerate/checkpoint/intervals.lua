@@ -27,7 +27,7 @@ local M = {}
 
 local VERSION, STEM = 1, "intervals"
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 ---@class accelerate.Interval a rank's piece of a value
 ---@field name string
@@ -90,7 +90,7 @@ function M.write(folder, rank, list, opts)
   M.write_file(fs.join(folder, ("%s_%d.safetensors"):format(STEM, rank)), rank, list, opts)
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- An open file: its tensors by key, without their elements; and what its rows say, or nil where its
 -- values are whole.

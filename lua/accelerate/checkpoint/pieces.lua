@@ -44,7 +44,7 @@ function Reader:fail(message, name, ...)
   fail("%s: '%s': %s", self.where, self.path, message:format(tostring(name):sub(1, 100), ...))
 end
 
--- ---- what there is ------------------------------------------------------------------------------
+-- ---- what there is
 
 --- Returns whether a value is a list of sizes that a tensor can have.
 ---@param list any
@@ -197,7 +197,7 @@ function Reader:close()
   self._open = {}
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- Calls fn with the elements of a piece, whose errors get the value's name; then the check that
 -- they were whole, or later(check).

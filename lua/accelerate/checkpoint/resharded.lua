@@ -17,7 +17,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 -- The ranks' files of a model, from rank 0 on.
 local function rank_files(source, i)
@@ -125,7 +125,7 @@ function M.load_model(model, source, i, strict)
   return true
 end
 
--- ---- optimizers ---------------------------------------------------------------------------------
+-- ---- optimizers
 
 -- The number of each parameter by its name, and the groups' parameters as lists of numbers.
 local function numbers_of(optimizer, names)

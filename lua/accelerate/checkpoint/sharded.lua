@@ -53,7 +53,7 @@ function M.parameter_names(models)
   return names
 end
 
--- ---- what there is to save ----------------------------------------------------------------------
+-- ---- what there is to save
 
 ---@class accelerate.checkpoint.Values
 ---@field ranks integer
@@ -185,7 +185,7 @@ local function optimizer_values(accelerator, optimizer, names)
   return to
 end
 
--- ---- saving -------------------------------------------------------------------------------------
+-- ---- saving
 
 local function save_folder(save, name, to)
   local path = fs.join(save.draft, name)

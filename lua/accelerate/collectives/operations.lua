@@ -17,7 +17,7 @@ for name, member in pairs(nested) do M[name] = member end
 
 local function at(path) return path == "" and "" or " at " .. path end
 
--- ---- objects as bytes: data, never code ---------------------------------------------------------
+-- ---- objects as bytes: data, never code
 
 --- Returns a nested value of booleans, numbers, strings and tensors as bytes. Equal values give
 --- equal bytes on every rank. Raises for functions, objects and tables that contain themselves,
@@ -41,7 +41,7 @@ function M.deserialize(bytes)
   return value
 end
 
--- ---- shapes of all ranks, in debug mode ---------------------------------------------------------
+-- ---- shapes of all ranks, in debug mode
 
 local function lines_of(all)
   local lines = {}
@@ -78,7 +78,7 @@ local function verify(what, data, shape_text, handle)
   end
 end
 
--- ---- arguments ----------------------------------------------------------------------------------
+-- ---- arguments
 
 -- Reads a rank: a number or { from_process = number }; `group`: returns its rank there.
 local function rank_of(what, from, group)
@@ -110,7 +110,7 @@ local function check_list(what, list)
   end
 end
 
--- ---- collectives --------------------------------------------------------------------------------
+-- ---- collectives
 
 local GROUP = { group = { "any", optional = true } }
 

@@ -30,7 +30,7 @@ for name in ([[distributed_type mixed_precision num_processes gpu_ids main_proce
 local TYPES = { "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA",
   "MULTI_SDAA", "MULTI_HPU", "MULTI_NEURON", "MPS", "TPU", "XLA", "TP", "FSDP", "DEEPSPEED", "MEGATRON_LM" }
 
--- ---- reading and writing ------------------------------------------------------------------------
+-- ---- reading and writing
 
 -- What is left of a number of values after those of a map or list. Aliases make a few lines stand
 -- for any number of values, and each would be written.
@@ -89,7 +89,7 @@ local function path_of(found)
     or machine.default_config_file() or commands.fail("you have no home folder; give --config_file FILE")
 end
 
--- ---- questions ----------------------------------------------------------------------------------
+-- ---- questions
 
 local function ask_machines(config)
   config.num_machines = menu.ask("How many machines will take part?", 1, menu.integer(1, 65536))
@@ -148,7 +148,7 @@ function M.questions()
   return config
 end
 
--- ---- config, config default, config update ------------------------------------------------------
+-- ---- config, config default, config update
 
 local FILE = { argument = "FILE",
   help = "the file to write; default: where Accelerate keeps its own. JSON by the " ..

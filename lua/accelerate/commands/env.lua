@@ -32,7 +32,7 @@ local function field_of(path, pattern)
   return found
 end
 
--- ---- this machine -------------------------------------------------------------------------------
+-- ---- this machine
 
 local function executable()
   local path = ffi.new("char[4097]")
@@ -77,7 +77,7 @@ local function cpu()
   return lines
 end
 
--- ---- CUDA ---------------------------------------------------------------------------------------
+-- ---- CUDA
 
 --- Returns the CUDA plugin's report on this machine, and its file; nil when there is no plugin, or
 --- it is too old to report.
@@ -129,7 +129,7 @@ local function cuda()
   return lines
 end
 
--- ---- all of it ----------------------------------------------------------------------------------
+-- ---- all of it
 
 local function configuration()
   local path = env.text("ACCELERATE_CONFIG_FILE") or require("accelerate.machine").default_config_file()

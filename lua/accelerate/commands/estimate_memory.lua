@@ -76,7 +76,7 @@ local function print_table(rows)
   end
 end
 
--- ---- sharded -----------------------------------------------------------------------------------
+-- ---- sharded
 
 -- In the order of the table.
 local STRATEGIES = { "NO_SHARD", "ZeRO-1", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD",

@@ -35,7 +35,7 @@ local function counted(from, to)
   return table.concat(list, " ")
 end
 
--- ---- the checks ---------------------------------------------------------------------------------
+-- ---- the checks
 
 local function collectives()
   expect("gather", counted(0, 2 * ranks - 1), shown(accelerator:gather(on_device { 2 * rank, 2 * rank + 1 })))
@@ -160,7 +160,7 @@ local function resuming()
   return ("%d parameters saved, loaded and trained on to the same bits"):format(#before)
 end
 
--- ---- the summary --------------------------------------------------------------------------------
+-- ---- the summary
 
 local CHECKS = { { "collectives", collectives }, { "data loaders", loaders },
   { "gradient accumulation", accumulation }, { "saving and resuming", resuming } }

@@ -12,7 +12,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- records ------------------------------------------------------------------------------------
+-- ---- records
 
 local function equal(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
@@ -121,7 +121,7 @@ local function handler(name, spec)
   return class
 end
 
--- ---- configurations -----------------------------------------------------------------------------
+-- ---- configurations
 
 --- Options of prepared loaders.
 M.DataLoaderConfiguration = record("DataLoaderConfiguration", { fields = {

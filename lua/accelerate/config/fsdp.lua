@@ -55,7 +55,7 @@ local FIELDS = {
   whole_in_no_sync = { "boolean", optional = true },
 }
 
--- ---- where values come from ---------------------------------------------------------------------
+-- ---- where values come from
 
 -- Takes the field as it was given, or from a variable, or the default. `read` makes a value of the
 -- variable's text.
@@ -105,7 +105,7 @@ local function word_of(self, field, known)
   return word
 end
 
--- ---- strategies ---------------------------------------------------------------------------------
+-- ---- strategies
 
 local function settle_strategy1(self)
   local values = self._values
@@ -167,7 +167,7 @@ local function settle_strategy(self)
   if self._values.fsdp_version == 1 then settle_strategy1(self) else settle_strategy2(self) end
 end
 
--- ---- other fields -------------------------------------------------------------------------------
+-- ---- other fields
 
 -- Fields that FSDP2 has not: what it does instead.
 local ONLY_FSDP1 = {
@@ -290,7 +290,7 @@ local function settle_checkpointing(self)
   fail("%s: moving the inputs of checkpointed units to host memory is not there yet; leave it out", where)
 end
 
--- ---- methods ------------------------------------------------------------------------------------
+-- ---- methods
 
 local CONFIG = { offload_to_cpu = { "boolean", default = true }, rank0_only = { "boolean", default = true } }
 

@@ -129,7 +129,7 @@ M.ProfileKwargs = dataclasses._handler("ProfileKwargs", {
   },
 })
 
--- ---- recipes of mixed_precision = "fp8" ---------------------------------------------------------
+-- ---- recipes of mixed_precision = "fp8"
 
 local FP8 = "ACCELERATE_FP8_"
 
@@ -253,7 +253,7 @@ M.HANDLERS = {
   { M.InitProcessGroupKwargs, "init_handler" }, { M.ProfileKwargs, "profile_handler" },
 }
 
--- ---- enums --------------------------------------------------------------------------------------
+-- ---- enums
 
 --- Values of ACCELERATE_FP8_BACKEND and of Accelerator's fp8_backend.
 M.FP8BackendType = properties.enum("FP8BackendType", { "NO", "TE", "MSAMP", "AO" })

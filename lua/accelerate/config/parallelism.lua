@@ -27,7 +27,7 @@ local FIELDS = {
 }
 for _, dim in ipairs(DIMS) do FIELDS[dim .. "_size"] = { "integer", optional = true, min = 1 } end
 
--- ---- fields that follow from the sizes ----------------------------------------------------------
+-- ---- fields that follow from the sizes
 
 local function size(self, dim) return self._values[dim .. "_size"] end
 
@@ -74,7 +74,7 @@ for _, dim in ipairs(DIMS) do
   GET[dim .. "_enabled"] = function(self) return size(self, dim) > 1 end
 end
 
--- ---- checks -------------------------------------------------------------------------------------
+-- ---- checks
 
 -- Takes what was not given from a variable, or the default.
 local function settle(self, field, default)
@@ -122,7 +122,7 @@ local function note_handlers(self)
   end
 end
 
--- ---- methods ------------------------------------------------------------------------------------
+-- ---- methods
 
 local methods = {}
 

@@ -38,7 +38,7 @@ local function range_of(where, name, value, around, least, most)
   return { low, high }
 end
 
--- ---- rotation -----------------------------------------------------------------------------------
+-- ---- rotation
 
 -- The matrix by which a place of the turned picture is found in the picture: rows { a, b, c }.
 local function inverse_matrix(degrees, x, y)
@@ -130,7 +130,7 @@ function RandomRotation:__call(image)
   return sampled(image, grid_of(row1, row2, h, w, oh, ow), self.interpolation, fill)
 end
 
--- ---- colours ------------------------------------------------------------------------------------
+-- ---- colours
 
 -- Mixes two pictures, and keeps what a picture of the type can have.
 local function blend(image, other, ratio)

@@ -78,7 +78,7 @@ function DatasetDict:__tostring()
   return table.concat(lines, "\n")
 end
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 local READERS = {
   csv = function(path, given) return dataset.Dataset.from_csv(path, given) end,

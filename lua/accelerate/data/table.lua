@@ -63,7 +63,7 @@ function Table.__index(self, key)
   return of_dataset(self, key)
 end
 
--- ---- making one ---------------------------------------------------------------------------------
+-- ---- making one
 
 local function check_columns(where, columns, names)
   if #names == 0 then fail("%s: expected at least one column", where) end
@@ -189,7 +189,7 @@ function Table.concatenate(datasets)
   return make(columns, { unpack(first.column_names) }, count, nil, { format = first.format })
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 function Table:len() return self.num_rows end
 
@@ -321,7 +321,7 @@ function Table:__tostring()
   return ("Dataset(columns: %s; rows: %d)"):format(table.concat(self.column_names, ", "), self.num_rows)
 end
 
--- ---- making others ------------------------------------------------------------------------------
+-- ---- making others
 
 --- Returns the rows at these positions, in this order.
 ---@param indices integer[] counted from 1
@@ -451,7 +451,7 @@ end
 require("accelerate.data.table_map")(Table,
   { make = make, rows_in = rows_in, value_at = value_at, as_list = as_list })
 
--- ---- format -------------------------------------------------------------------------------------
+-- ---- format
 
 local FORMAT = { columns = { "list", optional = true }, output_all_columns = { "boolean", default = false } }
 

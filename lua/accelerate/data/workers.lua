@@ -16,7 +16,7 @@ local M = {}
 local BATCH, FAILED, OVER = 0, 1, 2 -- kinds of replies
 local NOTICE = 60 -- seconds without a batch before a notice is given
 
--- ---- in a worker --------------------------------------------------------------------------------
+-- ---- in a worker
 
 local info -- description of this process when it is a worker
 
@@ -77,7 +77,7 @@ local function serve(loader, id, count, channel)
   end
 end
 
--- ---- in the main process ------------------------------------------------------------------------
+-- ---- in the main process
 
 --- The processes of one pass, or of a loader with persistent workers.
 local Pool = class.open("Pool")

@@ -16,7 +16,7 @@ local function check_tensor(where, what, value)
   return value
 end
 
--- ---- NumPy --------------------------------------------------------------------------------------
+-- ---- NumPy
 
 local DESCR = { float32 = "<f4", float64 = "<f8", float16 = "<f2", bfloat16 = "bfloat16", int64 = "<i8",
   int32 = "<i4", uint8 = "|u1", bool = "|b1", complex64 = "<c8", complex128 = "<c16",
@@ -60,7 +60,7 @@ function M.write_npz(path, tensors)
   core._zip_write(path, members, "write_npz")
 end
 
--- ---- CSV ----------------------------------------------------------------------------------------
+-- ---- CSV
 
 -- The shortest text that reads back as the same number of its type.
 local function float_text(value, first, last, back)
@@ -201,7 +201,7 @@ function M.write_csv(path, columns, opts)
   core._parts_write(path, { table.concat(lines) }, "write_csv")
 end
 
--- ---- pictures -----------------------------------------------------------------------------------
+-- ---- pictures
 
 --- Writes an image to a PNG file, 8 bits a channel. Floating-point values go from 0 to 1 and are
 --- clamped.

@@ -85,7 +85,7 @@ function M.count(value, n)
   end
 end
 
--- ---- fields that count items --------------------------------------------------------------------
+-- ---- fields that count items
 
 local function same(a, b)
   if rawequal(a, b) then return true end
@@ -210,7 +210,7 @@ function M.whole_of(fields)
   return whole
 end
 
--- ---- joining and cutting ------------------------------------------------------------------------
+-- ---- joining and cutting
 
 local function shapes_of(tensors)
   local list = {}
@@ -341,7 +341,7 @@ function M.slice(value, first, last, count, whole)
   return slice(value, { first = first, last = last, count = count, whole = whole or {} }, ROOT)
 end
 
--- ---- over the ranks -----------------------------------------------------------------------------
+-- ---- over the ranks
 
 --- Takes the tensors out of a value.
 ---@return any skeleton plain tables, with an empty tensor in place of each tensor

@@ -31,7 +31,7 @@ local Dispatcher = {}
 --- Returns how many batches of the base loader make a step.
 local function batches_in_step(self) return self._split_batches and 1 or self._num_processes end
 
--- ---- rank 0 -------------------------------------------------------------------------------------
+-- ---- rank 0
 
 ---@class accelerate.DispatchedStep
 ---@field value any all items
@@ -175,7 +175,7 @@ local function producer(self, pass)
   end
 end
 
--- ---- all ranks ----------------------------------------------------------------------------------
+-- ---- all ranks
 
 --- Returns the next message and its tensors on every rank. Raises rank 0's error on all ranks.
 local function exchange(self, produce)

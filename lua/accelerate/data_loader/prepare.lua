@@ -26,7 +26,7 @@ function M.is_loader(value)
   return M.is_prepared(value) or class.is(value, require("accelerate.data").DataLoader)
 end
 
--- ---- preparing ----------------------------------------------------------------------------------
+-- ---- preparing
 
 local PREPARE = {
   device = { "string", optional = true },

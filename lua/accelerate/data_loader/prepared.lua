@@ -31,7 +31,7 @@ local function renamed(self)
   fail("%s: the end of a pass is loader:finish(), in place of loader[\"end\"](loader)", self.__name)
 end
 
--- ---- for loaders that a script writes -----------------------------------------------------------
+-- ---- for loaders that a script writes
 
 --- Base of a script's own loaders, `class("Mine", DataLoaderStateMixin)`, that lets them count as
 --- the active loader. Its iter calls self:begin() at the start of a pass and self:finish() at the
@@ -61,7 +61,7 @@ end
 function Mixin:finish() gradient_state:_leave(self) end
 Mixin["end"] = renamed
 
--- ---- a loader -----------------------------------------------------------------------------------
+-- ---- a loader
 
 ---@class accelerate.PreparedLoader
 local Loader = {}
@@ -122,7 +122,7 @@ function Loader:set_epoch(epoch)
   order.set_epoch(self, epoch)
 end
 
--- ---- state --------------------------------------------------------------------------------------
+-- ---- state
 
 --- Returns the loader's position: a plain table of strings, numbers and the state_dict() of
 --- samplers and data set. A loader that loads a position saved while batch k is in use, or after
@@ -187,7 +187,7 @@ function Loader:load_state_dict(found)
     whole = order.copied(found) }
 end
 
--- ---- fields -------------------------------------------------------------------------------------
+-- ---- fields
 
 local GET = {
   --- True while the last batch of the pass is in use.

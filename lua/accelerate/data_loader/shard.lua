@@ -123,7 +123,7 @@ end
 
 M.Class = prepared.define("DataLoaderShard", Shard)
 
--- ---- making one ---------------------------------------------------------------------------------
+-- ---- making one
 
 -- Returns the data set of a loader, without a stream's first items if they are to be skipped.
 local function without_beginning(loader)

@@ -81,7 +81,7 @@ local function repeated(list, count)
   return long
 end
 
--- ---- batches of a map-style data set ------------------------------------------------------------
+-- ---- batches of a map-style data set
 
 --- Gives one rank's batches.
 ---
@@ -275,7 +275,7 @@ function M.set_epoch(object, epoch)
   end
 end
 
--- ---- streams ------------------------------------------------------------------------------------
+-- ---- streams
 
 --- Gives one rank's items of a data set that has iter() but no get(i). Every rank reads the whole
 --- stream and keeps its slice of each round. An incomplete last round is filled from the first one,
@@ -371,7 +371,7 @@ end
 
 M.IterableDatasetShard = Stream
 
--- ---- skipping the beginning ---------------------------------------------------------------------
+-- ---- skipping the beginning
 
 --- A batch sampler without its first `skip_batches` batches.
 ---@class accelerate.SkipBatchSampler

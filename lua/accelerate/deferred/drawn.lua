@@ -65,7 +65,7 @@ function Drawn:to(dtype, device)
   return result
 end
 
--- ---- noting edits ------------------------------------------------------------------------------
+-- ---- noting edits
 
 -- Where the elements of t, the tensor or a view of it, stand; nil: it is the whole.
 local function place_of(self, t)
@@ -139,7 +139,7 @@ function Drawn:edit(name, t, ...)
   return true
 end
 
--- ---- making the values -------------------------------------------------------------------------
+-- ---- making the values
 
 local function generator_of(step)
   if not step.state then return nil end
@@ -230,7 +230,7 @@ end
 ---@param into accelerate.Tensor 1-d
 function Drawn:make(into) self:fill(into, 0) end
 
--- ---- between ranks -----------------------------------------------------------------------------
+-- ---- between ranks
 
 --- Returns the steps as plain values, from which another rank makes the same bits; nil where
 --- tensors or functions are among them.

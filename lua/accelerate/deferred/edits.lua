@@ -32,7 +32,7 @@ end
 
 local function parts_of(t) return t:is_complex() and t:view_as_real() or t end -- each part by itself
 
--- ---- nn.init -----------------------------------------------------------------------------------
+-- ---- nn.init
 
 edits.uniform = { draws = 1, overwrites = true,
   whole = function(t, generator, a)
@@ -128,7 +128,7 @@ edits.dirac = { draws = 0, overwrites = true,
     end
   end }
 
--- ---- draws in place ----------------------------------------------------------------------------
+-- ---- draws in place
 
 -- What halves are drawn in, so that rounding is all that they lose.
 local function wide(dtype) return dtype == "float64" and dtype or "float32" end
@@ -169,7 +169,7 @@ for _, name in ipairs { "uniform_", "normal_", "drawn" } do
   edits[name].whole = function(t, generator, a) t:copy_(values(t, generator, a)) end
 end
 
--- ---- of a script's -----------------------------------------------------------------------------
+-- ---- of a script's
 
 -- a[1]: the tensor that a parameter was made from
 edits.given = { draws = 0, overwrites = true, opaque = true,

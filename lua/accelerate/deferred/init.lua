@@ -20,7 +20,7 @@ local COMMON = core._common_generator() -- the same numbers on all ranks, also i
 -- Elements of the tensor behind a parameter on meta that are kept, where nothing draws it.
 local MOST_KEPT = 2 ^ 18
 
--- ---- when ---------------------------------------------------------------------------------------
+-- ---- when
 
 local requested -- by an Accelerator
 
@@ -37,7 +37,7 @@ function M.is_wanted()
   return env.flag("ACCELERATE_USE_FSDP", false) and env.flag("FSDP_CPU_RAM_EFFICIENT_LOADING", false)
 end
 
--- ---- tensors without memory ---------------------------------------------------------------------
+-- ---- tensors without memory
 
 --- Returns what is known of a tensor's values, or of those of the tensor that it is a view of; nil:
 --- they are there.
@@ -92,7 +92,7 @@ end
 ---@return accelerate.Tensor
 function M.values(name, t, generator, a) return edits[name].values(t, generator, a) end
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 local lent = setmetatable({}, { __mode = "k" })  -- tensor over a mapped file -> its source
 
@@ -119,7 +119,7 @@ function M.takes(t, value, transposed)
   return core._deferred(t) ~= nil
 end
 
--- ---- the device meta ----------------------------------------------------------------------------
+-- ---- the device meta
 
 local skipped = false
 

@@ -19,7 +19,7 @@ local PIECE = 2 ^ 16 -- bytes of a file that are read at first
 
 local NONE, MARK = stand_in("None"), stand_in("mark")
 
--- ---- reading bytes ------------------------------------------------------------------------------
+-- ---- reading bytes
 
 local Reader = {}
 Reader.__index = Reader
@@ -97,7 +97,7 @@ local function float(bytes)
   return value[0]
 end
 
--- ---- the stack ----------------------------------------------------------------------------------
+-- ---- the stack
 
 function Reader:push(v)
   self.n = self.n + 1
@@ -201,7 +201,7 @@ function Reader:lose(t, key)
   t[name] = stand_in("key", key)
 end
 
--- ---- names --------------------------------------------------------------------------------------
+-- ---- names
 
 function Reader:name(module, name)
   local found = names.find(module, name)
@@ -244,7 +244,7 @@ function Reader:persistent()
   self:push(storage and stand_in("storage", storage) or lost("%s", other or id[2].name))
 end
 
--- ---- opcodes ------------------------------------------------------------------------------------
+-- ---- opcodes
 
 local RUN = {}
 

@@ -13,7 +13,7 @@ M.stand_in, M.kind_of, M.describe, M.lost = stand_ins.stand_in, stand_ins.kind_o
   stand_ins.lost
 local stand_in, kind_of, lost = M.stand_in, M.kind_of, M.lost
 
--- ---- tensors ------------------------------------------------------------------------------------
+-- ---- tensors
 
 local TENSORS = "tensors here are float32, float64, float16, bfloat16, int64, int32, uint8, bool, " ..
   "complex64, complex128, float8_e4m3fn and float8_e5m2"
@@ -129,7 +129,7 @@ CALLS["torch.serialization._get_layout"] = function(self, arguments)
   return (arguments[1]:gsub("^torch%.", ""))
 end
 
--- ---- Python's own -------------------------------------------------------------------------------
+-- ---- Python's own
 
 CALLS["collections.OrderedDict"] = function(self, arguments)
   local t, list = ordered.new(), arguments[1] or {}
@@ -203,7 +203,7 @@ CALLS["builtins.bytearray"] = function(self, arguments)
   return arguments[1] or ""
 end
 
--- ---- NumPy's ------------------------------------------------------------------------------------
+-- ---- NumPy's
 
 CALLS["numpy.dtype"] = numpy.dtype
 for _, room in ipairs { "numpy.core.", "numpy._core." } do
@@ -213,7 +213,7 @@ for _, room in ipairs { "numpy.core.", "numpy._core." } do
   end
 end
 
--- ---- names --------------------------------------------------------------------------------------
+-- ---- names
 
 local DTYPES = {}
 for name in ([[float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool

@@ -44,7 +44,7 @@ local function lowest_first(bytes, of, dtype)
   return (bytes:gsub(("."):rep(step), string.reverse))
 end
 
--- ---- what names give ----------------------------------------------------------------------------
+-- ---- what names give
 
 --- Returns the stand-in of numpy.dtype(code, align, copy), whose byte order comes by `build`.
 function M.dtype(self, arguments)
@@ -109,7 +109,7 @@ function M.array(_, arguments)
   return class.name == ARRAY and stand_in(ARRAY) or lost("Python's %s", class.name)
 end
 
--- ---- arrays -------------------------------------------------------------------------------------
+-- ---- arrays
 
 local function is_shape(shape)
   if type(shape) ~= "table" or getmetatable(shape) or #shape > 8 then return false end

@@ -31,7 +31,7 @@ local M = {}
 
 local SHORT = 4096  -- bytes; longer strings are written as tensors
 
--- ---- texts --------------------------------------------------------------------------------------
+-- ---- texts
 
 -- Bytes of the UTF-8 character that begins with a byte, and the least second byte and the most.
 local function form_of(byte)
@@ -68,7 +68,7 @@ local function bytes_tensor(s)
   return t
 end
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 -- Names in a file: text, each once.
 local function namer()
@@ -136,7 +136,7 @@ function M.save(value, path, where, save)
   core.safetensors_save(path, items, { format = "pt", structure = json.encode(structure) }, save)
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 local function whole_number(v, most) return type(v) == "number" and v >= 0 and v <= most and v % 1 == 0 end
 

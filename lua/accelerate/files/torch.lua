@@ -27,7 +27,7 @@ DTYPES["torch.storage.UntypedStorage"] = "uint8"
 ---@return string?
 function M.dtype_of(kind) return DTYPES[kind] end
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 local function contiguous_strides(shape)
   local strides, step = {}, 1
@@ -96,7 +96,7 @@ function M.save(value, path, where, save)
   core._zip_write(path, M.members(value, ("%s: '%s'"):format(where, path)), "save", save)
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 -- Entries by their name below the archive's folder.
 local function entries_of(archive, path)

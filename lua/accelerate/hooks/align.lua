@@ -170,7 +170,7 @@ function AlignDevicesHook:detach_hook(module)
   return module
 end
 
--- ---- putting them on a model --------------------------------------------------------------------
+-- ---- putting them on a model
 
 local EXECUTION = { skip_keys = ALIGN.skip_keys, preload_module_classes = { "list", optional = true } }
 
@@ -312,7 +312,7 @@ function M.attach_align_device_hook_on_blocks(module, opts)
   block_hooks(module, o.module_name, devices, off, o)
 end
 
--- ---- offloaded weights on request ---------------------------------------------------------------
+-- ---- offloaded weights on request
 
 --- Returns whether a module's hook offloads its weights.
 ---@param module accelerate.nn.Module

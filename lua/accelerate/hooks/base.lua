@@ -76,7 +76,7 @@ function SequentialHook:detach_hook(module)
   return module
 end
 
--- ---- on modules ---------------------------------------------------------------------------------
+-- ---- on modules
 
 --- Returns the hook that stands around a module, or nil.
 ---@param module accelerate.nn.Module

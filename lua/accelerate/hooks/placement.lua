@@ -71,7 +71,7 @@ function UserCpuOffloadHook:offload() self.hook:init_hook(self.model) end
 --- Takes the hook off the model, which stays where it is.
 function UserCpuOffloadHook:remove() base.remove_hook_from_module(self.model) end
 
--- ---- casting ------------------------------------------------------------------------------------
+-- ---- casting
 
 ---@class accelerate.LayerwiseCastingHook : accelerate.ModelHook
 --- Keeps a module's floating tensors in one type and computes in another.

@@ -9,7 +9,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- ports --------------------------------------------------------------------------------------
+-- ---- ports
 
 --- Returns whether a process on this machine listens on a TCP port.
 ---@param port integer? default 29500
@@ -23,7 +23,7 @@ end
 ---@return integer
 function M.get_free_port() return core._free_port() end
 
--- ---- GPUs ---------------------------------------------------------------------------------------
+-- ---- GPUs
 
 --- Returns names and number of the machine's NVIDIA GPUs, without starting CUDA.
 ---@return string[] names
@@ -74,7 +74,7 @@ function M.get_current_device_type()
   return "cpu", "MULTI_CPU"
 end
 
--- ---- a basic configuration ----------------------------------------------------------------------
+-- ---- a basic configuration
 
 --- Returns the path at which Accelerate looks for its configuration: $HF_HOME/accelerate, else
 --- $XDG_CACHE_HOME/huggingface/accelerate, else ~/.cache/huggingface/accelerate; in it

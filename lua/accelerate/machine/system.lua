@@ -30,7 +30,7 @@ function M.check_os_kernel(release)
   return false
 end
 
--- ---- processors ---------------------------------------------------------------------------------
+-- ---- processors
 
 local library  -- the C library, once its functions are declared
 
@@ -96,7 +96,7 @@ local function prefer_memory(node)
   C.syscall(number, ffi.cast("long", PREFERRED), mask, ffi.cast("unsigned long", 65))
 end
 
--- ---- NUMA nodes ---------------------------------------------------------------------------------
+-- ---- NUMA nodes
 
 --- Returns a path below the folder in which the kernel describes the machine. Specs set another
 --- folder.

@@ -11,7 +11,7 @@ local M = {}
 
 local LIBRARY = debug.getinfo(1, "S").source:match("^@(.*[/\\])messages[/\\]explain%.lua$") or "/accelerate/"
 
--- ---- names --------------------------------------------------------------------------------------
+-- ---- names
 
 local function add_names(list, seen, map)
   for name in next, map do
@@ -395,7 +395,7 @@ function M.raised(message)
   return hint and message .. "; " .. hint or message
 end
 
--- ---- errors that are no text --------------------------------------------------------------------
+-- ---- errors that are no text
 
 local MOST, DEEPEST = 16, 3
 
@@ -430,7 +430,7 @@ function M.value(value)
   return text .. " " .. content(value, 1)
 end
 
--- ---- stacks -------------------------------------------------------------------------------------
+-- ---- stacks
 
 local function in_library(place)
   return place:sub(1, #LIBRARY) == LIBRARY or place:find("^%.%.%..*/accelerate/") or place:sub(1, 3) == "[C]"

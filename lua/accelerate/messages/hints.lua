@@ -5,7 +5,7 @@ local source = require "accelerate.messages.source"
 
 local M = {}
 
--- ---- errors while the script runs -------------------------------------------------------------
+-- ---- errors while the script runs
 
 local NO_OBJECT = "a method was called without its object: write object:method(...), with a colon in " ..
   "place of the dot"
@@ -128,7 +128,7 @@ local function of_module(message)
   return near and ("did you mean '%s'?"):format(near)
 end
 
--- ---- errors before the script runs: what Python writes so ---------------------------------------
+-- ---- errors before the script runs: what Python writes so
 
 local CAUGHT = "errors are caught by pcall: local ok, message = pcall(fn, ...)"
 local NAMED = 'a table is written { name = 1 }, or { ["a name"] = 1 }'

@@ -83,7 +83,7 @@ function Accuracy:_compute(o)
   return { accuracy = o.normalize and right / self._total or right }
 end
 
--- ---- precision, recall, F1 ----------------------------------------------------------------------
+-- ---- precision, recall, F1
 
 local AVERAGED = {
   average = { "string", default = "binary", one_of = { "binary", "micro", "macro", "weighted", "none" } },
@@ -154,7 +154,7 @@ averaged_metric("Recall", "recall")
 --- The harmonic mean of precision and recall: { f1 = }. Options as for Precision.
 averaged_metric("F1", "f1")
 
--- ---- tables -------------------------------------------------------------------------------------
+-- ---- tables
 
 --- Counts of true label i predicted as label j: { confusion_matrix = list of rows, labels = labels
 --- of rows and columns }. normalize: shares of the true labels ("true"), of the predicted ones

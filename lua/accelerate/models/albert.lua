@@ -25,7 +25,7 @@ local CONFIG = encoder.schema {
 
 local TRAITS = encoder.traits("albert", "albert", CONFIG)
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local function layer_norm(config) return nn.LayerNorm(config.hidden_size, { eps = config.layer_norm_eps }) end
 
@@ -116,7 +116,7 @@ function MaskedHead:forward(x)
   return v.decoder(v.LayerNorm(v.act(v.dense(x))))
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 ---@class accelerate.models.AlbertModel : accelerate.models.PreTrainedModel
 --- ALBERT's encoder, with the pooler unless it is made with `{ add_pooling_layer = false }`.

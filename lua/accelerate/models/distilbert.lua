@@ -28,7 +28,7 @@ local CONFIG = {
 
 local TRAITS = encoder.traits("distilbert", "distilbert", CONFIG, { "dim", "n_heads", kinds = false })
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local function layer_norm(config) return nn.LayerNorm(config.dim, { eps = 1e-12 }) end
 
@@ -86,7 +86,7 @@ end
 
 function Block:forward(x, mask) return core.scope(block, self._values, x, mask) end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 ---@class accelerate.models.DistilBertModel : accelerate.models.PreTrainedModel
 --- DistilBERT's encoder.

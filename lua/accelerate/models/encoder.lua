@@ -12,7 +12,7 @@ local sdpa, dropout = core.scaled_dot_product_attention, core.dropout
 
 local M = {}
 
--- ---- configurations -----------------------------------------------------------------------------
+-- ---- configurations
 
 local RATE = { "number", default = 0.1, min = 0, max = 1 }
 
@@ -94,7 +94,7 @@ function M.traits(model_type, prefix, schema, sizes)
   }
 end
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local function layer_norm(config) return nn.LayerNorm(config.hidden_size, { eps = config.layer_norm_eps }) end
 
@@ -295,7 +295,7 @@ end
 
 M.Embeddings, M.Encoder, M.Pooler, M.ClassHead, M.LMHead = Embeddings, Encoder, Pooler, ClassHead, LMHead
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 --- Gives a class without a head its forward. Its parts are `embeddings`, `encoder`, and where there
 --- are such `embeddings_project` and `pooler`.

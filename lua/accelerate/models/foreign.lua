@@ -11,7 +11,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- ---- config.json --------------------------------------------------------------------------------
+-- ---- config.json
 
 -- Keys that change what the weights mean.
 local QUANTIZED = { "quantization_config", "compression_config", "quantization" }
@@ -40,7 +40,7 @@ function M.check_config(where, folder, given)
   end
 end
 
--- ---- weights ------------------------------------------------------------------------------------
+-- ---- weights
 
 -- Last parts of the names of quantized weights.
 local PARTS = lists.set { "qweight", "qzeros", "g_idx", "SCB", "weight_packed", "weight_scale",
@@ -91,7 +91,7 @@ function M.reading(where, file, read)
   error(result, 0)
 end
 
--- ---- folders ------------------------------------------------------------------------------------
+-- ---- folders
 
 local OTHERS = {
   { "^adapter_model%.", "is an adapter's (LoRA), without the model's own weights" },

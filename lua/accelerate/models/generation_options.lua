@@ -14,7 +14,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- ---- the table ----------------------------------------------------------------------------------
+-- ---- the table
 
 -- `when`: the range counts where this option is true alone; the type always does.
 local DONE = {
@@ -121,7 +121,7 @@ for key, entry in pairs(REFUSED) do
 end
 for key, why in pairs(NO_EFFECT) do M.KEYS[key] = { status = "no effect", why = why } end
 
--- ---- values that a schema does not describe -----------------------------------------------------
+-- ---- values that a schema does not describe
 
 local function as_list(value) return type(value) == "table" and value or { value } end
 
@@ -183,7 +183,7 @@ function CHECKS.eos_token_id(where, value)  -- a negative id, which older files 
   end
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 local function refuse(where, key, value)
   local entry = REFUSED[key]
@@ -302,7 +302,7 @@ function M.read(model, given)
   return o
 end
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 local FILE = "generation_config.json"
 

@@ -47,7 +47,7 @@ local TRAITS = {
   end,
 }
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 ---@class accelerate.models.Conv1D : accelerate.nn.Module
 --- A linear layer whose weight is (in, out) in files and state dicts, as GPT-2's are; in memory it
@@ -129,7 +129,7 @@ function Block:forward(x, mask, causal, cache)
   return core.scope(block, self._values, x, mask, causal, cache)
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 -- What all GPT-2 models start with: c_proj's weights are smaller the more layers there are.
 local function init_parameter(self, module, name, p)

@@ -28,7 +28,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- names --------------------------------------------------------------------------------------
+-- ---- names
 
 -- Does any name of the list begin with `prefix` and a dot?
 local function any_begins(names, prefix)
@@ -85,7 +85,7 @@ local function surplus(model, unexpected)
   end)
 end
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 -- Takes tensors of other shapes than the model's out of dict; returns them as lines.
 local function take_mismatched(model, dict)
@@ -152,7 +152,7 @@ local function report(where, name, model, info)
   end
 end
 
--- ---- from_pretrained ----------------------------------------------------------------------------
+-- ---- from_pretrained
 
 local OPTIONS = {
   dtype = { "string", optional = true, one_of = { "float32", "float64", "float16", "bfloat16", "auto" } },

@@ -21,7 +21,7 @@ local CONFIG = encoder.schema {
 local TRAITS = encoder.traits("mpnet", "mpnet", CONFIG,
   { "hidden_size", "num_attention_heads", kinds = false })
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local SelfAttention = encoder.self_attention("MPNetSelfAttention", { "q", "k", "v", "o" })
 
@@ -62,7 +62,7 @@ function Encoder:forward(x, mask, all)
   return encoder.Encoder.forward(self, x, bias_of(self._values, x, mask), all)
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 ---@class accelerate.models.MPNetModel : accelerate.models.PreTrainedModel
 --- MPNet's encoder, with the pooler unless it is made with `{ add_pooling_layer = false }`.

@@ -11,7 +11,7 @@ local M = {}
 
 local LARGEST = 3.4028234663852886e38  -- of float32
 
--- ---- changing scores ----------------------------------------------------------------------------
+-- ---- changing scores
 
 local function int64(list, like) return core.tensor(list, { dtype = "int64", device = like.device }) end
 
@@ -53,7 +53,7 @@ local function only(scores, ids, name)
   return core.full_like(scores, -math.huge):index_fill(2, int64(ids, scores), 0)
 end
 
--- ---- n-grams ------------------------------------------------------------------------------------
+-- ---- n-grams
 
 -- Does list[at ...] hold the last `size` entries of tail?
 local function follows(list, at, tail, size)
@@ -82,7 +82,7 @@ local function without_followers(scores, lists, rows, n)
   return without(scores, places)
 end
 
--- ---- biases of sequences ------------------------------------------------------------------------
+-- ---- biases of sequences
 
 -- The entries of a list of { ids, bias }: { ids, biases } of single tokens, and the others by the
 -- token before their last one. Where ids come twice, the last entry counts.
@@ -143,7 +143,7 @@ local function biased(pairs_of, name)
   end
 end
 
--- ---- the processors -----------------------------------------------------------------------------
+-- ---- the processors
 --
 -- Each function gets the options and the call { given, limit, encoded }, and returns what turns
 -- scores (N, V) and the state { length, rows, seen } into scores, or nil where none is wanted.
@@ -251,7 +251,7 @@ local ORDER = { sequence_bias, encoder_repetition_penalty, repetition_penalty, n
   remove_invalid_values, exponential_decay_length_penalty, suppress_tokens, begin_suppress_tokens, warping,
   renormalize_logits }
 
--- ---- the state of a call ------------------------------------------------------------------------
+-- ---- the state of a call
 
 -- Do any of the options look at the tokens so far?
 local function looks_back(o)

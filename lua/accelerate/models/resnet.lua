@@ -28,7 +28,7 @@ local TRAITS = {
   end,
 }
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 -- A convolution and its batch norm, which applies relu in its own pass, to the sum with a second
 -- input if there is one.
@@ -84,7 +84,7 @@ local function stage(config, i, from)
   return module
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 -- As Transformers draws them: convolutions Kaiming normal, the last layer as nn.Linear does.
 local function init_parameter(_, module, name, p)

@@ -36,7 +36,7 @@ local sdpa, turn, dropout = core.scaled_dot_product_attention, rotary.turn, core
 
 local M = {}
 
--- ---- configurations -----------------------------------------------------------------------------
+-- ---- configurations
 
 local COMMON = {
   vocab_size = { "integer", default = 32000, min = 1 },
@@ -157,7 +157,7 @@ function M.traits(model_type, schema, plan, prepare)
   }
 end
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 -- A norm whose weight is stored less 1, so that new weights are zeros.
 local CentredNorm = nn.class("CentredRMSNorm", nn.RMSNorm)
@@ -336,7 +336,7 @@ function Layer:forward(x, place)
   return core.scope(body, v, x, place)
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 -- The largest window of a plan, or nil: all layers that have one have the same.
 local function window_of(plan)

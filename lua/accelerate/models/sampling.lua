@@ -143,7 +143,7 @@ end
 ---@return accelerate.Tensor int64 (N)
 function M.draw(scores, generator) return draw(scores, uniform(scores, generator)) end
 
--- ---- without sorting the vocabulary -------------------------------------------------------------
+-- ---- without sorting the vocabulary
 --
 -- The likeliest tokens are found without a sort. Where those hold all that top_k and top_p keep,
 -- the rest is arithmetic on short lists.

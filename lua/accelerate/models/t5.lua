@@ -57,7 +57,7 @@ local TRAITS = {
   end,
 }
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local function norm(config) return nn.RMSNorm(config.d_model, { eps = config.layer_norm_epsilon }) end
 
@@ -199,7 +199,7 @@ function Stack:forward(ids, place)
   return self.training and dropout(x, v.drop) or x
 end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 local INPUTS = {
   input_ids = { "tensor" },

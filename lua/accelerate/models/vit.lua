@@ -56,7 +56,7 @@ local TRAITS = {
   end,
 }
 
--- ---- parts --------------------------------------------------------------------------------------
+-- ---- parts
 
 local function group(children)
   local module = nn.Module()
@@ -119,7 +119,7 @@ end
 
 function Layer:forward(x) return core.scope(layer, self._values, x, self.training) end
 
--- ---- models -------------------------------------------------------------------------------------
+-- ---- models
 
 ---@class accelerate.models.ViTModel : accelerate.models.PreTrainedModel
 --- The encoder of patches; `add_pooling_layer = false` in the configuration leaves the pooler out.

@@ -34,7 +34,7 @@ function M.input(model) return first(model, INPUTS, nn.Embedding) end
 ---@return string? path
 function M.output(model) return first(model, OUTPUTS, nn.Linear) end
 
--- ---- other sizes --------------------------------------------------------------------------------
+-- ---- other sizes
 
 local RESIZE = { pad_to_multiple_of = { "integer", optional = true, min = 1 },
   mean_resizing = { "boolean", default = true } }
@@ -134,7 +134,7 @@ function M.resize(model, n, opts)
   return embedding
 end
 
--- ---- gradients of inputs ------------------------------------------------------------------------
+-- ---- gradients of inputs
 
 local hooks = setmetatable({}, { __mode = "k" })
 

@@ -85,7 +85,7 @@ function MultiheadAttention:_reset_parameters()
   end
 end
 
--- ---- masks: in these, true (or -inf) hides a key ------------------------------------------------
+-- ---- masks: in these, true (or -inf) hides a key
 
 local function check_mask(name, mask)
   if not core.is_tensor(mask) or not (mask.dtype == "bool" or core._is_float(mask)) then
@@ -131,7 +131,7 @@ local function widened(mask, extra)
   return core.cat({ mask, core.zeros(shape, { dtype = mask.dtype, device = mask.device }) }, -1)
 end
 
--- ---- forward ------------------------------------------------------------------------------------
+-- ---- forward
 
 -- (N, L, E) -> (N, H, L, D)
 local function heads(x, count)

@@ -15,7 +15,7 @@ local fail, is_parameter = options.fail, parameter.is
 ---@field [string] any the parameters, buffers and modules of its own
 local Module = class("Module")
 
--- ---- attributes ---------------------------------------------------------------------------------
+-- ---- attributes
 
 function Module.__new(Class)
   local members = { kinds = {}, order = {}, transient = {}, vacant = {} }

@@ -179,7 +179,7 @@ local function refuse_names(title, list, instead)
   end
 end
 
--- ---- Sequential ---------------------------------------------------------------------------------
+-- ---- Sequential
 
 ---@class accelerate.nn.Sequential : accelerate.nn.Module
 local Sequential = class("Sequential", Module)
@@ -248,7 +248,7 @@ function Sequential:forward(x)
   return x
 end
 
--- ---- ModuleList ---------------------------------------------------------------------------------
+-- ---- ModuleList
 
 ---@class accelerate.nn.ModuleList : accelerate.nn.Module
 local ModuleList = class("ModuleList", Module)

@@ -10,7 +10,7 @@ local Module -- nn.Module; see install
 
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 
--- ---- errors of built-in layers ------------------------------------------------------------------
+-- ---- errors of built-in layers
 
 local function name_in(parent, module)
   for name, below in Module.named_modules(parent) do

@@ -63,7 +63,7 @@ local function given_again(args, ...)
   return scope.pack(unpack(list, 1, list.n))
 end
 
--- ---- gradients ----------------------------------------------------------------------------------
+-- ---- gradients
 --
 -- Two identity functions surround forward. The outer one sees the gradients of the results as they
 -- arrive, the inner one those of the arguments when they are complete.
@@ -141,7 +141,7 @@ local function through(fn, state, values)
   return out, true
 end
 
--- ---- calling ------------------------------------------------------------------------------------
+-- ---- calling
 
 -- Runs forward with its hooks. `state` gets what hooks that always run see when it fails: the
 -- arguments, the results, and which of these hooks have run.
@@ -202,7 +202,7 @@ function M.call(self, ...)
   return run(self, state, ...)
 end
 
--- ---- handles ------------------------------------------------------------------------------------
+-- ---- handles
 
 local Handle = class("RemovableHandle")
 

@@ -40,7 +40,7 @@ local Module = require "accelerate.nn.attributes"
 
 local fail = options.fail
 
--- ---- calling ------------------------------------------------------------------------------------
+-- ---- calling
 
 local function pass(...) return ... end
 
@@ -63,7 +63,7 @@ Module.__exact = { forward = true }
 
 hooks.install(Module)
 
--- ---- modes, gradients, placement ----------------------------------------------------------------
+-- ---- modes, gradients, placement
 
 --- Puts the module and everything below it into training mode (dropout on), or out of it.
 ---@param mode? boolean|{ mode: boolean } default true

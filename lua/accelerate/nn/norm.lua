@@ -36,7 +36,7 @@ local function reset(self)
   if self.bias then init.zeros_(self.bias) end
 end
 
--- ---- over the last dims -------------------------------------------------------------------------
+-- ---- over the last dims
 
 ---@class accelerate.nn.LayerNorm : accelerate.nn.Module
 ---@field weight accelerate.Tensor? of normalized_shape
@@ -119,7 +119,7 @@ function RMSNorm:extra_repr()
     Module._show(self.elementwise_affine))
 end
 
--- ---- over groups of channels --------------------------------------------------------------------
+-- ---- over groups of channels
 
 ---@class accelerate.nn.GroupNorm : accelerate.nn.Module
 ---@field weight accelerate.Tensor? (num_channels)
@@ -170,7 +170,7 @@ end
 
 M.LayerNorm, M.RMSNorm, M.GroupNorm = LayerNorm, RMSNorm, GroupNorm
 
--- ---- over neighbouring channels -----------------------------------------------------------------
+-- ---- over neighbouring channels
 
 local functional = require "accelerate.nn.functional.norm"
 

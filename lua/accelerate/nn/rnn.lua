@@ -45,7 +45,7 @@ local function reset(self)
   for _, p in ipairs(self:parameters { recurse = false }) do init.uniform_(p, -bound, bound) end
 end
 
--- ---- layers -------------------------------------------------------------------------------------
+-- ---- layers
 
 local GATES = { RNN = 1, GRU = 3, LSTM = 4 }
 
@@ -355,7 +355,7 @@ function LSTM:forward(x, state)
   return y, { hn, cn }
 end
 
--- ---- cells --------------------------------------------------------------------------------------
+-- ---- cells
 
 local RNNCellBase = class("RNNCellBase", Module)
 

@@ -112,7 +112,7 @@ local function sublayer(self, free, x, ours, norm, dropout, fn)
   return instead(free and ours, x, y)
 end
 
--- ---- encoder ------------------------------------------------------------------------------------
+-- ---- encoder
 
 ---@class accelerate.nn.TransformerEncoderLayer : accelerate.nn.Module
 local EncoderLayer = class("TransformerEncoderLayer", Module)
@@ -151,7 +151,7 @@ function EncoderLayer:forward(src, ...)
     function(h) return feed_forward(self, free, h) end)
 end
 
--- ---- decoder ------------------------------------------------------------------------------------
+-- ---- decoder
 
 ---@class accelerate.nn.TransformerDecoderLayer : accelerate.nn.Module
 local DecoderLayer = class("TransformerDecoderLayer", Module)
@@ -197,7 +197,7 @@ function DecoderLayer:forward(tgt, memory, ...)
     function(h) return feed_forward(self, free, h) end)
 end
 
--- ---- stacks -------------------------------------------------------------------------------------
+-- ---- stacks
 
 local function stack(self, where, layer, count, norm)
   if not Module._is_module(layer) then
@@ -294,7 +294,7 @@ function Decoder:forward(tgt, memory, ...)
   return run(self, tgt, function(layer, x) return layer(x, memory, o) end)
 end
 
--- ---- both ---------------------------------------------------------------------------------------
+-- ---- both
 
 ---@class accelerate.nn.Transformer : accelerate.nn.Module
 local Transformer = class("Transformer", Module)

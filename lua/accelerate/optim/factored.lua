@@ -23,7 +23,7 @@ local EPSILON = { float32 = 2 ^ -23, float64 = 2 ^ -52 }
 -- Where a parameter's states are. With offload its elements and their gradient may be elsewhere.
 local function device_of(kept) return (kept.row_var or kept.variance).device end
 
--- ---- one parameter ------------------------------------------------------------------------------
+-- ---- one parameter
 
 -- What of a parameter's matrices this rank has, filled up to whole rows where there is one matrix,
 -- else to whole matrices: `view` { matrices, rows, columns }, `lead` elements before its own.
@@ -119,7 +119,7 @@ local function apply(one, squares, sizes)
   value:sub_((update(one) * (hyper.maximize and -step or step)):to(value.device))
 end
 
--- ---- all of them --------------------------------------------------------------------------------
+-- ---- all of them
 
 -- The parameters of one group of ranks, of one type and on one device.
 local function run(list)

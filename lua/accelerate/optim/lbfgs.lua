@@ -60,7 +60,7 @@ function LBFGS:add_param_group(group)
   end
 end
 
--- ---- the parameters as one vector ---------------------------------------------------------------
+-- ---- the parameters as one vector
 
 local function flat_grad(self)
   local list, group = {}, self.param_groups[1]
@@ -86,7 +86,7 @@ end
 
 local function largest(vector) return vector:abs():max():item() end
 
--- ---- one step -----------------------------------------------------------------------------------
+-- ---- one step
 
 -- Takes the newest change of the gradient into the history.
 local function remember(kept, grad, limit)
@@ -218,7 +218,7 @@ function LBFGS:step(closure)
   end)
 end
 
--- ---- saving -------------------------------------------------------------------------------------
+-- ---- saving
 
 -- PyTorch's names -> the type of what is kept; a number may be a tensor of one element there.
 local KEPT = { func_evals = "number", n_iter = "number", t = "number", H_diag = "number",

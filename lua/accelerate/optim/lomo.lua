@@ -82,7 +82,7 @@ function LOMO:_hook(p)
   end)
 end
 
--- ---- one pass -----------------------------------------------------------------------------------
+-- ---- one pass
 
 -- On ranks: the mean over all of them, of a parameter that any of them has a gradient for; else
 -- nil. Ranks without one count as zeros.
@@ -234,7 +234,7 @@ function LOMO:step(closure)
   if closure then return result end
 end
 
--- ---- the rule -----------------------------------------------------------------------------------
+-- ---- the rule
 
 --- A pass that updates begins.
 function LOMO:_began() end

@@ -46,7 +46,7 @@ end
 
 local KINDS = core.optim_kinds()
 
--- ---- groups -------------------------------------------------------------------------------------
+-- ---- groups
 
 local function check_param(self, p, where)
   if not core.is_tensor(p) then
@@ -254,7 +254,7 @@ end
 -- Called before the groups are made.
 function Optimizer:_begin() end
 
--- ---- steps --------------------------------------------------------------------------------------
+-- ---- steps
 
 --- Returns which of the row's states a step with these numbers needs, as bits.
 function Optimizer:_needs(hyper) return core.optim_needs(self._kind, hyper) end
@@ -349,7 +349,7 @@ function Optimizer:zero_grad(set_to_none)
   end
 end
 
--- ---- saving: accelerate.optim.saving ------------------------------------------------------------
+-- ---- saving: accelerate.optim.saving
 
 for name, method in next, saving.methods do Optimizer[name] = method end
 

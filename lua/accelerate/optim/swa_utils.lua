@@ -22,7 +22,7 @@ local M = {}
 ---@type table|false
 M.parts = false
 
--- ---- averages -----------------------------------------------------------------------------------
+-- ---- averages
 
 local DECAY = { "number", default = 0.999, min = 0, max = 1 }
 
@@ -62,7 +62,7 @@ function M.get_ema_multi_avg_fn(decay)
   return function(averaged, current) move(averaged, current, 1 - decay) end
 end
 
--- ---- AveragedModel ------------------------------------------------------------------------------
+-- ---- AveragedModel
 
 local OPTIONS = {
   device = { "string", optional = true },
@@ -193,7 +193,7 @@ end
 
 M.AveragedModel = AveragedModel
 
--- ---- update_bn ----------------------------------------------------------------------------------
+-- ---- update_bn
 
 local function is_batch_norm(module)
   for _, name in ipairs { "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm" } do
@@ -255,7 +255,7 @@ function M.update_bn(loader, model, opts)
   if not ok then error(why, 0) end
 end
 
--- ---- SWALR --------------------------------------------------------------------------------------
+-- ---- SWALR
 
 --- lr goes from where it is to swa_lr in anneal_epochs steps, and stays there.
 ---@class accelerate.optim.SWALR : accelerate.optim.LRScheduler

@@ -47,7 +47,7 @@ function M.fuse(models, params)
   end
 end
 
--- ---- a step -------------------------------------------------------------------------------------
+-- ---- a step
 
 --- Prepares a backward pass of Accelerator:backward.
 ---@param models accelerate.nn.Module[]
@@ -121,7 +121,7 @@ function M.recorded_reduction(model)
   return record.strategy:recorded_reduction(record, model)
 end
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 --- Averages the parameters of a prepared model over all ranks.
 ---@param model accelerate.nn.Module

@@ -38,7 +38,7 @@ local records = setmetatable({}, { __mode = "k" })
 ---@return accelerate.ModelRecord?
 function M.of(model) return records[model] end
 
--- ---- which parameters backward passes have reached ----------------------------------------------
+-- ---- which parameters backward passes have reached
 
 --- Returns how many gradients backward passes have brought so far. The core counts them.
 ---@param record accelerate.ModelRecord
@@ -72,7 +72,7 @@ function M.watch(record)
   record.mark = M.reached(record)
 end
 
--- ---- putting reductions off ---------------------------------------------------------------------
+-- ---- putting reductions off
 
 --- Runs `fn` at another depth of no_sync scopes.
 local function at_depth(record, depth, fn, ...)
@@ -107,7 +107,7 @@ function M.with_sync(model, fn, ...)
   return at_depth(record, 0, fn, ...)
 end
 
--- ---- layouts ------------------------------------------------------------------------------------
+-- ---- layouts
 
 local function new(strategy)
   return { strategy = strategy, flats = {}, no_sync_depth = 0, touched = false, mark = 0, begun_at = 0,

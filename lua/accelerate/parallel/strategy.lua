@@ -44,7 +44,7 @@ function Strategy:init(plan, handler)
   self.replicas = true
 end
 
--- ---- of an Accelerator --------------------------------------------------------------------------
+-- ---- of an Accelerator
 
 --- Returns whether backward passes and steps are followed: something is exchanged in them.
 ---@return boolean
@@ -62,7 +62,7 @@ function Strategy:state_dict_type()
     or nil
 end
 
--- ---- preparing ----------------------------------------------------------------------------------
+-- ---- preparing
 
 --- Prepares the record of a new model. Raises for settings that do not go together.
 ---@param record accelerate.ModelRecord
@@ -94,7 +94,7 @@ function Strategy:place(record, model, made) end
 ---@param model accelerate.nn.Module
 function Strategy:fuse(record, model) end
 
--- ---- a backward pass ----------------------------------------------------------------------------
+-- ---- a backward pass
 
 ---@class accelerate.Pass a backward pass of Accelerator:backward
 ---@field due boolean whether gradients are reduced in it, or after it
@@ -135,7 +135,7 @@ function Strategy:rest(record) end
 ---@return table?
 function Strategy:recorded_reduction(record, model) end
 
--- ---- a step -------------------------------------------------------------------------------------
+-- ---- a step
 
 ---@param record accelerate.ModelRecord
 function Strategy:before_step(record) end
@@ -144,7 +144,7 @@ function Strategy:before_step(record) end
 ---@param groups table[] the optimizer's param_groups
 function Strategy:after_step(record, groups) end
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 --- Returns whether values of parameters are cut over ranks.
 ---@return boolean

@@ -66,7 +66,7 @@ M.LoraConfig = dataclasses._record(NAME, {
 
 M._FIELDS = M.LoraConfig._fields
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 -- What files say beside the fields, where it says nothing: PEFT's defaults.
 local NEUTRAL = { lora_bias = false, megatron_core = "megatron.core", qalora_group_size = 16,

@@ -112,7 +112,7 @@ function LoraLayer:forward(x)
   return y
 end
 
--- ---- merging ------------------------------------------------------------------------------------
+-- ---- merging
 
 -- Gives the base layer another weight; codes are encoded anew, with their rounding.
 local function set_weight(base, weight)
@@ -143,7 +143,7 @@ function LoraLayer:unmerge()
   self.before, self.merged = nil, {}
 end
 
--- ---- modules that are trained as a whole --------------------------------------------------------
+-- ---- modules that are trained as a whole
 
 ---@class accelerate.peft.ModulesToSaveWrapper : accelerate.nn.Module
 ---@field original_module accelerate.nn.Module

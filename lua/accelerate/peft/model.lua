@@ -52,7 +52,7 @@ local function is_taken(module)
   return class.is(module, layers.LoraLayer) or class.is(module, layers.ModulesToSaveWrapper)
 end
 
--- ---- making adapters ----------------------------------------------------------------------------
+-- ---- making adapters
 
 local function wrap_saved(model, config)
   local matches = targets.matcher(config.modules_to_save or {})
@@ -137,7 +137,7 @@ function PeftModel:add_adapter(adapter_name, config)
   if self.active_adapters then self:set_adapter(self.active_adapters) end
 end
 
--- ---- which are active ---------------------------------------------------------------------------
+-- ---- which are active
 
 -- The adapter that a parameter of this path belongs to, or nil.
 local function adapter_of(path)
@@ -232,7 +232,7 @@ function PeftModel:print_trainable_parameters()
     100 * trainable / all))
 end
 
--- ---- merging ------------------------------------------------------------------------------------
+-- ---- merging
 
 --- Adds the active adapters' updates to the weights.
 ---@param adapter_names? string[] default the active ones
@@ -280,7 +280,7 @@ function PeftModel:unload()
   return taken_apart(self)
 end
 
--- ---- files --------------------------------------------------------------------------------------
+-- ---- files
 
 -- An adapter's tensors by the names of files.
 local function tensors_of(self, adapter, values)

@@ -163,7 +163,7 @@ local function run(layer, use, x)
   return y:view(shape)
 end
 
--- ---- layers -------------------------------------------------------------------------------------
+-- ---- layers
 
 -- Layer -> how it is used. A copy of a layer has none, and computes as its former class does.
 local uses = setmetatable({}, { __mode = "k" })

@@ -21,7 +21,7 @@ local M = {}
 local E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 local NONE_HIGH = { fprop = false, dgrad = false, wgrad = false }
 
--- ---- which layers -------------------------------------------------------------------------------
+-- ---- which layers
 
 local function check_model(where, model)
   if not class.is(model, nn.Module) then fail("%s: expected a module, got %s", where, options.show(model)) end
@@ -94,7 +94,7 @@ local function convert(where, model, takes, make_recipe)
   return recipe
 end
 
--- ---- torchao's ----------------------------------------------------------------------------------
+-- ---- torchao's
 
 local CONFIG = { pad_inner_dim = { "boolean", default = true },
   enable_fsdp_float8_all_gather = { "boolean", optional = true } }
@@ -147,7 +147,7 @@ function M.weights_in_eight(model)
   return found
 end
 
--- ---- transformer-engine's -----------------------------------------------------------------------
+-- ---- transformer-engine's
 
 local FORMATS = { HYBRID = E5M2, E4M3 = E4M3 }
 

@@ -36,7 +36,7 @@ local function params_of(optimizer)
   return list
 end
 
--- ---- the scale ----------------------------------------------------------------------------------
+-- ---- the scale
 -- Either on the host (_scale, _growth_tracker), or on a device (_live: { scale, clean steps },
 -- float64).
 
@@ -68,7 +68,7 @@ local function expect(self, live)
   end
 end
 
--- ---- marks --------------------------------------------------------------------------------------
+-- ---- marks
 -- A mark says what was done to the gradients of an optimizer. Its `state` is
 --   "unscaled"  they were divided by the scale;
 --   "stepped"   the optimizer stepped with them, and `update` has not been called since;
@@ -171,7 +171,7 @@ function methods:_drop(optimizer)
   self._marks[optimizer] = { state = "dropped", counted = true }
 end
 
--- ---- a step -------------------------------------------------------------------------------------
+-- ---- a step
 
 -- Takes the scale that the next losses get.
 local function use(self, device)

@@ -67,7 +67,7 @@ M.BnbQuantizationConfig = dataclasses._record(NAME, {
   end,
 })
 
--- ---- config.json --------------------------------------------------------------------------------
+-- ---- config.json
 
 -- Keys of bitsandbytes' quantization_config: how each becomes a field; false: it says nothing that
 -- matters to a reader.

@@ -36,7 +36,7 @@ local OPTIONS = {
   offload_state_dict = { "boolean", default = false },
 }
 
--- ---- types --------------------------------------------------------------------------------------
+-- ---- types
 
 local function any_in(names, path)
   for _, name in ipairs(names) do
@@ -72,7 +72,7 @@ local function cast_rest(model, o)
   end
 end
 
--- ---- loading ------------------------------------------------------------------------------------
+-- ---- loading
 
 -- What a checkpoint lacks is an error here, what it has besides gets a notice.
 local function complain(location)

@@ -143,7 +143,7 @@ local function check_shape(layer, value)
   end
 end
 
--- ---- 4 bits -------------------------------------------------------------------------------------
+-- ---- 4 bits
 
 ---@class accelerate.quantisation.Linear4bit : accelerate.quantisation.EncodedLinear
 ---@field quant_type "nf4"|"fp4"
@@ -194,7 +194,7 @@ function Linear4bit:quantize(value)
   self:_take(self:_encoded(value))
 end
 
--- ---- 8 bits -------------------------------------------------------------------------------------
+-- ---- 8 bits
 
 ---@class accelerate.quantisation.Linear8bitLt : accelerate.quantisation.EncodedLinear
 ---@field threshold number

@@ -13,7 +13,7 @@ local fail, show = options.fail, options.show
 
 local M = {}
 
--- ---- all folders ----------------------------------------------------------------
+-- ---- all folders
 
 ---@class accelerate.quantisation.FolderEncoding : accelerate.quantisation.Encoding
 ---@field written table quantization_config, as it is written back
@@ -88,7 +88,7 @@ local function refuse(where, given, list)
   end
 end
 
--- ---- GPTQ and AWQ -------------------------------------------------------------------------------
+-- ---- GPTQ and AWQ
 
 -- How the weights were made, and which program multiplies them.
 local MAKING = lists.set { "quant_method", "desc_act", "sym", "damp_percent", "damp_auto_increment",
@@ -128,7 +128,7 @@ local function awq(where, given)
   return Folder(where, given, "qweight", function(old) return packed.PackedLinear(old, o) end)
 end
 
--- ---- fp8 ----------------------------------------------------------------------------------------
+-- ---- fp8
 
 local FP8 = lists.set { "weight_block_size", "activation_scheme", "scale_fmt", "expert_dtype", "fmt",
   "dequantize" }

@@ -17,7 +17,7 @@ local AWQ_COLUMNS, AWQ_PLACES = { 0, 2, 4, 6, 1, 3, 5, 7 }, { 0, 4, 1, 5, 2, 6, 
 
 local function numbers(list, device) return core.tensor(list, { dtype = "int64", device = device }) end
 
--- ---- codes in bytes -----------------------------------------------------------------------------
+-- ---- codes in bytes
 
 local function bytes_of(words) return words:contiguous():view "uint8" end
 local function words_of(bytes) return bytes:contiguous():view "int32" end
@@ -50,7 +50,7 @@ local function to_awq(codes)
   return words_of(packed(turned:reshape(n, m)))
 end
 
--- ---- layouts of files ---------------------------------------------------------------------------
+-- ---- layouts of files
 
 -- A layout gives the codes of a weight as the layer has them, (out, in / 2) bytes of two or (out,
 -- in), and zeros (out, groups); and the other way round.
@@ -88,7 +88,7 @@ function AWQ.zero_words(_, zeros) return to_awq(zeros:t():contiguous()) end
 
 M.layouts = { gptq = GPTQ, awq = AWQ }
 
--- ---- the layer ----------------------------------------------------------------------------------
+-- ---- the layer
 
 ---@class accelerate.quantisation.PackedLinear : accelerate.quantisation.EncodedLinear
 ---@field bits integer

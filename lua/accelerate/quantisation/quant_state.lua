@@ -71,7 +71,7 @@ function M.save(layer, dict, name)
   dict[name .. ".quant_state.bitsandbytes__" .. layer.quant_type] = bytes_of(text_of(layer))
 end
 
--- ---- loading ------------------------------------------------------------------------------------
+-- ---- loading
 
 local KEYS = { quant_type = "string", blocksize = "number", dtype = "string", shape = "table",
   nested_blocksize = "number", nested_dtype = "string", nested_offset = "number" }

@@ -21,7 +21,7 @@ M.DistributedType = properties.enum("DistributedType", {
   "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM",
 }, { TPU = "XLA" })
 
--- ---- PartialState -------------------------------------------------------------------------------
+-- ---- PartialState
 
 local process = {}  -- methods that an Accelerator and the states share
 
@@ -332,7 +332,7 @@ M.PartialState = properties.callable("PartialState", function(opts)
   return partial
 end, { _reset_state = function() shared = nil end })
 
--- ---- AcceleratorState ---------------------------------------------------------------------------
+-- ---- AcceleratorState
 
 local settings  -- the first Accelerator's settings, with PartialState's fields of that time
 

@@ -5,7 +5,7 @@ local lists = require "accelerate.utils.lists"
 local options = require "accelerate.utils.options"
 
 
--- ---- histograms ---------------------------------------------------------------------------------
+-- ---- histograms
 
 -- The edges of the bins along one dim: a number of equal ones over [low, high], or a vector; of
 -- equal ones also low and high, where they are wide enough to be found by a division.
@@ -134,7 +134,7 @@ define("histogramdd", "x:T bins:any range:any? weight:T? density:bool=false",
     end)
   end)
 
--- ---- segments -----------------------------------------------------------------------------------
+-- ---- segments
 
 local STARTS = { sum = 0, mean = 0, prod = 1, max = -math.huge, min = math.huge }
 local function segments(x, reduce, lengths, offsets, axis, unsafe, initial)
@@ -188,7 +188,7 @@ define("segment_reduce",
     return segments(x, reduce, lengths, offsets, axis, unsafe, initial)
   end)
 
--- ---- slopes -------------------------------------------------------------------------------------
+-- ---- slopes
 
 -- Slopes along dim of samples at distances: one number, or a vector of places.
 local function slope(x, dim, spacing, order)

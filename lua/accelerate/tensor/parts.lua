@@ -85,7 +85,7 @@ define("nextafter", "a:T b:T", "the next number of a's type on the way to b; its
   return nextafter(pair[1]:to(pair.dtype), pair[2]:to(pair.dtype))
 end)
 
--- ---- incomplete gamma functions -----------------------------------------------------------------
+-- ---- incomplete gamma functions
 
 local MOST_TERMS, LOOK = 4000, 32 -- whether all have converged is looked at every LOOK terms
 

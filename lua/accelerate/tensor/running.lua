@@ -87,7 +87,7 @@ define("nanmedian", "x:T dim:dim? keepdim:bool=false",
     return value, squeezed(at, dim, keepdim)
   end)
 
--- ---- integers -----------------------------------------------------------------------------------
+-- ---- integers
 
 -- Both in their common type; a bool counts as 0 or 1 beside integers.
 local function integers(name, a, b)

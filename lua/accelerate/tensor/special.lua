@@ -8,7 +8,7 @@ local options = require "accelerate.utils.options"
 local where, huge = core.where, math.huge
 local analytic, full, type_of = helpers.analytic, helpers.full, helpers.type_of
 
--- ---- gamma functions ----------------------------------------------------------------------------
+-- ---- gamma functions
 
 local HALF_LOG_2PI = 0.91893853320467274178
 
@@ -53,7 +53,7 @@ define("mvlgamma", "x:T p:int", "the logarithm of the gamma function of p dims; 
     return sum
   end)
 
--- ---- the normal distribution --------------------------------------------------------------------
+-- ---- the normal distribution
 
 local ROOT_2, ROOT_PI = math.sqrt(2), math.sqrt(math.pi)
 
@@ -99,7 +99,7 @@ end, function(p) return (ndtri(p):square() / 2 + HALF_LOG_2PI):exp() end)
 
 local function floating(x) return x:to(type_of(x)) end
 
--- ---- Bessel functions ---------------------------------------------------------------------------
+-- ---- Bessel functions
 
 local NEAR = 20 -- up to here the power series, whose terms are all positive
 
@@ -136,7 +136,7 @@ i0e = analytic("i0e", i0e_of, function(x) return i1e(x) - x:sign() * i0e(x) end)
 i1e = analytic("i1e", i1e_of, function(x) return i0e(x) - x:sign() * i1e(x) - over(i1e(x), x) end)
 define("i0", "x:T", "the modified Bessel function of the first kind, order 0", function(x) return i0(x) end)
 
--- ---- tensor.special -----------------------------------------------------------------------------
+-- ---- tensor.special
 
 --- Special functions under the names of torch.special.
 local M = {}

@@ -10,7 +10,7 @@ local M = {}
 local UNKNOWN, CONTROL, OWN = 2, 3, 4 -- tokenizer.ggml.token_type
 local SPACE = "\226\150\129" -- U+2581, which stands for a space
 
--- ---- settings -----------------------------------------------------------------------------------
+-- ---- settings
 
 local function read(file, key, kind)
   local value = file:get("tokenizer." .. key)
@@ -83,7 +83,7 @@ local function vocab_of(tokens)
   return vocab
 end
 
--- ---- byte-level BPE -----------------------------------------------------------------------------
+-- ---- byte-level BPE
 
 local GPT2 = [['s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+]]
 local LLAMA3 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+]] ..
@@ -164,7 +164,7 @@ local function byte_level(file, tokens, types)
       ignore_merges = pre.ignore_merges or false } }, pre.bos
 end
 
--- ---- SentencePiece ------------------------------------------------------------------------------
+-- ---- SentencePiece
 
 -- The places between the characters of a text.
 local function cuts(text)

@@ -43,7 +43,7 @@ local function make_special(token)
   if token.by_default then token.normalized = false end
 end
 
--- ---- roles --------------------------------------------------------------------------------------
+-- ---- roles
 
 --- Returns the text of a role's value in a configuration, or nil.
 ---@param value any
@@ -106,7 +106,7 @@ function M.merge(settings, map)
   end
 end
 
--- ---- tokens that are missing --------------------------------------------------------------------
+-- ---- tokens that are missing
 
 -- The content and flags of a token as text.
 local function signature(token)

@@ -51,7 +51,7 @@ for name, answer in pairs(ANSWERS) do M["is_" .. name .. "_available"] = answer 
 --- Returns whether the processor is Habana's Gaudi 1: never.
 M.is_habana_gaudi1 = no
 
--- ---- versions -----------------------------------------------------------------------------------
+-- ---- versions
 
 --- Returns the numbers by which a version is compared: "rc1", "beta3", "dev0" come before the
 --- release itself.

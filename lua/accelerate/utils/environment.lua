@@ -70,7 +70,7 @@ function M.origin(name)
   return name
 end
 
--- ---- reading, under upstream's names ------------------------------------------------------------
+-- ---- reading, under upstream's names
 
 --- Returns the first of several variables that holds a whole number of at least 0, else `default`.
 ---@param names string[]
@@ -131,7 +131,7 @@ function M.convert_dict_to_env_variables(variables)
   return lines
 end
 
--- ---- setting ------------------------------------------------------------------------------------
+-- ---- setting
 
 local function set(name, value)
   if C.setenv(name, value, 1) ~= 0 then fail("cannot set the environment variable '%s'", name) end

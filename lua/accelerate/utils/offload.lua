@@ -158,7 +158,7 @@ function M.extract_submodules_state_dict(state_dict, submodule_names)
   return result
 end
 
--- ---- maps that read when they are indexed -------------------------------------------------------
+-- ---- maps that read when they are indexed
 
 -- Makes a class of maps: `get(self, key)`; `keys(self)`, in order; `at(self, key)` is the value of
 -- such a key, default `get`. map[key], #map and pairs(map) work.

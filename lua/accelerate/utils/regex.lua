@@ -31,7 +31,7 @@ local function letter_length(text, at)
   return byte < 0xC0 and 1 or byte < 0xE0 and 2 or byte < 0xF0 and 3 or 4
 end
 
--- ---- nodes --------------------------------------------------------------------------------------
+-- ---- nodes
 
 local function one_letter(test)
   return function(text, from)
@@ -98,7 +98,7 @@ local function repeated(node, least, most)
   end
 end
 
--- ---- reading ------------------------------------------------------------------------------------
+-- ---- reading
 
 local function wrong(self, message, ...)
   fail("%s: the expression '%s' at letter %d: %s", self.where, self.source, self.at, message:format(...))

@@ -20,7 +20,7 @@ function M.decode(text, name, json)
   return value, lines
 end
 
--- ---- writing ------------------------------------------------------------------------------------
+-- ---- writing
 
 -- The parts of UTF-8 that YAML allows without an escape, from the second byte on.
 local function utf8_length(text, at)

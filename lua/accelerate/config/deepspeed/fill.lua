@@ -26,7 +26,7 @@ local function shown(plugin, key)
   return ("%s = %s (%s)"):format(key, tostring(plugin:get_value(key)), plugin:_origin(key))
 end
 
--- ---- batches ------------------------------------------------------------------------------------
+-- ---- batches
 
 local TRAIN, MICRO, STEPS =
   "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -99,7 +99,7 @@ local function fill_steps(plugin, run)
   end
 end
 
--- ---- the rest -----------------------------------------------------------------------------------
+-- ---- the rest
 
 -- Sizes of buffers, from the width of the model.
 local WIDTHS = {

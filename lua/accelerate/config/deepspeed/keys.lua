@@ -3,7 +3,7 @@
 
 local M = {}
 
--- ---- done ---------------------------------------------------------------------------------------
+-- ---- done
 -- Key and type. "auto" behind the type: 'auto' is filled from the run.
 local DONE = [[
 train_batch_size                                     count auto
@@ -40,7 +40,7 @@ zero_optimization.leaf_module.names                  list
 zero_optimization.leaf_module.name_suffixes          list
 ]]
 
--- ---- without effect -----------------------------------------------------------------------------
+-- ---- without effect
 -- Key, type, the value that says what happens here anyhow ("-": none does), and why.
 local IDLE = [[
 managed_gradient_accumulation         boolean true   the Accelerator's sync_gradients says when a window ends
@@ -131,7 +131,7 @@ pipeline                              open -         it is for deepspeed.Pipelin
 timers                                open -         accelerator:profile measures where time goes
 ]]
 
--- ---- refused ------------------------------------------------------------------------------------
+-- ---- refused
 -- Key, type, the value that requests nothing, and why.
 local REFUSED = [[
 gradient_allreduce_op                 text mean      gradients are averaged over the ranks; multiply the loss
@@ -156,7 +156,7 @@ data_types.grad_accum_dtype           dtype fp32     gradients are added up in f
 data_types.param_dtype                dtype fp32     the weights at rest are float32
 ]]
 
--- ---- blocks -------------------------------------------------------------------------------------
+-- ---- blocks
 -- Blocks that request something where `switch` is true (nil: where they are there). `keys`: those
 -- that DeepSpeed has in them; `open`: others may stand there, too.
 local BLOCKS = {
@@ -219,7 +219,7 @@ local BLOCKS = {
     keys = "output_path job_name" },
 }
 
--- ---- the table ----------------------------------------------------------------------------------
+-- ---- the table
 
 ---@class accelerate.DeepSpeedKey
 ---@field use "done"|"idle"|"refused"

@@ -10,7 +10,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- units --------------------------------------------------------------------------------------
+-- ---- units
 
 local CONTAINERS = lists.set { "ModuleList", "ModuleDict", "Sequential" }
 
@@ -85,7 +85,7 @@ function M.units(plugin, model)
   return chosen
 end
 
--- ---- the plan -----------------------------------------------------------------------------------
+-- ---- the plan
 
 local ZERO = "zero_optimization."
 

@@ -16,7 +16,7 @@ local fail = options.fail
 
 local M = {}
 
--- ---- arguments and variables --------------------------------------------------------------------
+-- ---- arguments and variables
 
 -- Arguments that stand for a key: its variable after ACCELERATE_, its default, the key.
 local FIELDS = {
@@ -86,7 +86,7 @@ local function read_fields(given)
   return values, origins
 end
 
--- ---- the configuration --------------------------------------------------------------------------
+-- ---- the configuration
 
 -- Sets a key, making the maps on the way to it.
 local function put(config, key, value)
@@ -189,7 +189,7 @@ local function take_config(self, given, values, origins)
   if #idle > 0 then notice.main_once("%s", check.idle_line(hf._name, idle)) end
 end
 
--- ---- methods ------------------------------------------------------------------------------------
+-- ---- methods
 
 ---@class accelerate.DeepSpeedPlugin
 ---@field hf_ds_config accelerate.HfDeepSpeedConfig the configuration, with questions
@@ -356,7 +356,7 @@ function methods:_origin(key)
   return self._origins[key] or self._hf:get_value(key) ~= nil and self._hf:_where(key) or "default"
 end
 
--- ---- the class ----------------------------------------------------------------------------------
+-- ---- the class
 
 local GET = {
   hf_ds_config = function(self) return self._hf end,

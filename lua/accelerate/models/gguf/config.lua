@@ -43,7 +43,7 @@ local READ = { vocab_size = true, ["attention.value_length"] = true, ["rope.dime
 local SILENT = { expert_used_count = true, tensor_data_layout = true, ["rope.scaling.finetuned"] = true }
 local NEEDED = { "context_length", "embedding_length", "block_count", "attention.head_count" }
 
--- ---- rotary positions ---------------------------------------------------------------------------
+-- ---- rotary positions
 
 local SCALING = { type = true, factor = true, original_context_length = true, attn_factor = true,
   finetuned = true, yarn_beta_fast = true, yarn_beta_slow = true }
@@ -100,7 +100,7 @@ local function rope_scaling(file, where, prefix, length)
     or fail("%s: %srope.scaling.original_context_length is missing", where, prefix), given.attn_factor or 1)
 end
 
--- ---- keys ---------------------------------------------------------------------------------------
+-- ---- keys
 
 -- Raises for settings of the architecture that are not known.
 local function check_known(file, where, prefix, own)

@@ -13,7 +13,7 @@ local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
--- ---- state that the second run restores ---------------------------------------------------------
+-- ---- state that the second run restores
 
 local function generators_of(list)
   local all = { core.default_generator() }
@@ -55,7 +55,7 @@ local function stand_in()
   return standing
 end
 
--- ---- the function on the tape -------------------------------------------------------------------
+-- ---- the function on the tape
 
 local floating = core._is_float
 
@@ -166,7 +166,7 @@ local Checkpoint = core.Function {
   end,
 }
 
--- ---- arguments that are tables ------------------------------------------------------------------
+-- ---- arguments that are tables
 
 -- A value as a form: its tensors are numbers of a list, so that they become arguments of their own.
 -- They are then kept until backward, and get their gradients. `seen`: forms of tables met before.

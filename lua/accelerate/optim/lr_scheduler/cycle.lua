@@ -8,7 +8,7 @@ local base = require "accelerate.optim.lr_scheduler.base"
 local LRScheduler = base.LRScheduler
 local fail = options.fail
 
--- ---- momentum -----------------------------------------------------------------------------------
+-- ---- momentum
 
 -- Finds the momentum to cycle: `momentum`, or the first of `betas`.
 local function find_momentum(self, optimizer)
@@ -36,7 +36,7 @@ local function start_momentum(self, groups, most, least)
   end
 end
 
--- ---- OneCycleLR ---------------------------------------------------------------------------------
+-- ---- OneCycleLR
 
 --- lr rises from max_lr / div_factor to max_lr in the first pct_start of total_steps, then falls to
 --- initial_lr / final_div_factor: `OneCycleLR(optimizer, { max_lr = 0.1, total_steps = 1000 })`.
@@ -168,7 +168,7 @@ function OneCycleLR:_given(dict)
   return dict
 end
 
--- ---- CyclicLR -----------------------------------------------------------------------------------
+-- ---- CyclicLR
 
 --- lr rises from base_lr to max_lr in step_size_up steps, falls back in step_size_down steps, and
 --- so on: `CyclicLR(optimizer, { base_lr = 1e-3, max_lr = 0.1, step_size_up = 2000 })`.

@@ -50,7 +50,7 @@ end
 
 local COUNT = { "integer", default = -1, min = -1 }
 
--- ---- warm-up ------------------------------------------------------------------------------------
+-- ---- warm-up
 
 local WARMUP = {
   warmup_num_steps = { "integer", default = 1000, min = 1 },
@@ -169,7 +169,7 @@ end
 
 function WarmupCosineLR:get_lr() return base.from_base(self, ratio(self, count(self))) end
 
--- ---- OneCycle -----------------------------------------------------------------------------------
+-- ---- OneCycle
 
 --- One rise and fall of the learning rate and of the momentum against it, then a decay:
 --- `OneCycle(optimizer, { cycle_min_lr = 1e-4, cycle_max_lr = 1e-3 })`.
@@ -256,7 +256,7 @@ function OneCycle:get_lr()
   return rates
 end
 
--- ---- LRRangeTest --------------------------------------------------------------------------------
+-- ---- LRRangeTest
 
 --- A learning rate that grows without end, to find the largest that a model bears:
 --- `LRRangeTest(optimizer, { lr_range_test_min_lr = 1e-4, lr_range_test_step_rate = 5 })`.

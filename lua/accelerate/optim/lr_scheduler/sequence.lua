@@ -47,7 +47,7 @@ local function load_states(self, dict)
   for i, scheduler in ipairs(self._schedulers) do scheduler:load_state_dict(parts[i]) end
 end
 
--- ---- SequentialLR -------------------------------------------------------------------------------
+-- ---- SequentialLR
 
 --- Runs schedulers one after the other: the second takes over at step milestones[1], and so on.
 --- `SequentialLR(optimizer, { schedulers = { warmup, cosine }, milestones = { 100 } })`. Each
@@ -130,7 +130,7 @@ end
 
 SequentialLR.state_dict, SequentialLR.load_state_dict = states_of, load_states
 
--- ---- ChainedScheduler ---------------------------------------------------------------------------
+-- ---- ChainedScheduler
 
 --- Runs schedulers together; each changes the learning rates that the one before it has set:
 --- `ChainedScheduler { warmup, decay }`.

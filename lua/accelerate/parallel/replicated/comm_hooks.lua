@@ -59,7 +59,7 @@ local function mean_(t, ranks)
   return t:div_(ranks)
 end
 
--- ---- fp16 and bf16 ------------------------------------------------------------------------------
+-- ---- fp16 and bf16
 
 --- Returns a hook that sends the gradients in a lower dtype.
 local function compress(dtype)
@@ -79,7 +79,7 @@ local function wrapped(dtype, inner)
   end
 end
 
--- ---- PowerSGD -----------------------------------------------------------------------------------
+-- ---- PowerSGD
 
 local POWER = {
   matrix_approximation_rank = { "integer", default = 1, min = 1 },
@@ -238,7 +238,7 @@ local function batched_power(self, bucket, ranks)
   end
 end
 
--- ---- by name ------------------------------------------------------------------------------------
+-- ---- by name
 
 local function power_state(given)
   local o = options.check("comm_state_option", given, POWER)

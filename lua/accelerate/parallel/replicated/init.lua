@@ -40,7 +40,7 @@ local fail = options.fail
 ---@class accelerate.Replicated: accelerate.Strategy
 local Replicated = class("Replicated", Strategy)
 
--- ---- preparing ----------------------------------------------------------------------------------
+-- ---- preparing
 
 function Replicated:begin(record)
   local handler = self.handler
@@ -88,7 +88,7 @@ function Replicated:fuse(record, model)
   if changed then records.lay_out_again(record, model) end
 end
 
--- ---- a backward pass ----------------------------------------------------------------------------
+-- ---- a backward pass
 
 --- Returns whether full buckets may be reduced during backward. Not with several models, whose
 --- order may differ between ranks; not with uneven inputs, where ranks announce each reduction
@@ -146,7 +146,7 @@ function Replicated:recorded_reduction(record, model)
   }
 end
 
--- ---- reducing -----------------------------------------------------------------------------------
+-- ---- reducing
 
 --- Raises when a loss does not reach the parameters that the script promised.
 local function check_reached(model, record)

@@ -225,7 +225,7 @@ function M.units_of(record, model)
   end, bare = function(p) return is_cut(record.plan, "values") and not record.ignored[p] end }
 end
 
--- ---- gradients ----------------------------------------------------------------------------------
+-- ---- gradients
 
 -- In the order of delivery. The model's own unit has what comes first and last in a forward pass,
 -- so that its gradients are the last to be complete: the others must not wait for it.
@@ -378,7 +378,7 @@ function M.stepped(record, groups)
   pieces.meet(record)
 end
 
--- ---- the whole model ----------------------------------------------------------------------------
+-- ---- the whole model
 
 -- Runs fn(...) with the values of flats whole.
 local function with_whole(flats, write, from, fn, ...)

@@ -92,7 +92,7 @@ function M.new(strategy, fields, num_processes)
   return plan
 end
 
--- ---- FullyShardedDataParallelPlugin -------------------------------------------------------------
+-- ---- FullyShardedDataParallelPlugin
 
 -- Whose inputs are cast, with the defaults of PyTorch's two policies.
 local function casts_of(plugin, policy)
@@ -219,7 +219,7 @@ function M.from_fsdp(plugin, context)
   }, context.num_processes)
 end
 
--- ---- ParallelismConfig --------------------------------------------------------------------------
+-- ---- ParallelismConfig
 
 --- Returns the plan of a ParallelismConfig without a plugin: full sharding over dp_shard. Returns
 --- nil where it has no dim to cut over, so that ranks are copies.

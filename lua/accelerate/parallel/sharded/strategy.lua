@@ -32,7 +32,7 @@ function Sharded:check_optimizer(optimizer)
   sharded.check_optimizer(self.plan, optimizer)
 end
 
--- ---- preparing ----------------------------------------------------------------------------------
+-- ---- preparing
 
 function Sharded:begin(record, model)
   Replicated.begin(self, record, model)
@@ -46,7 +46,7 @@ function Sharded:place(record, model, made)
   sharded.cut(record, model, made)
 end
 
--- ---- a backward pass ----------------------------------------------------------------------------
+-- ---- a backward pass
 
 -- Whether gradients that are cut are delivered in a pass.
 local function delivers_now(record, pass)
@@ -94,13 +94,13 @@ function Sharded:recorded_reduction(record, model)
   }
 end
 
--- ---- a step -------------------------------------------------------------------------------------
+-- ---- a step
 
 function Sharded:before_step(record) sharded.steps(record) end
 
 function Sharded:after_step(record, groups) sharded.stepped(record, groups) end
 
--- ---- values -------------------------------------------------------------------------------------
+-- ---- values
 
 function Sharded:cuts_values() return sharded.is_cut(self.plan, "values") end
 

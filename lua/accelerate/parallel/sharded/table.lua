@@ -15,7 +15,7 @@ local WHATS = { "values", "gradients", "states" }
 -- Whether values, gradients or states are cut: over one rank nothing is.
 local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 end
 
--- ---- bytes --------------------------------------------------------------------------------------
+-- ---- bytes
 
 --- Returns the elements of each unit by type, of all parameters and of those that are trained, and
 --- how many are gathered in eight bits: the model's own unit first.
@@ -133,7 +133,7 @@ local function traffic(plan, units, optimizer, shared)
   }
 end
 
--- ---- text ---------------------------------------------------------------------------------------
+-- ---- text
 
 local function aligned(out, rows)
   local widths = {}

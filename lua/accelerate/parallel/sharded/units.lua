@@ -34,7 +34,7 @@ local function in_order(model, chosen)
   return list
 end
 
--- ---- by class -----------------------------------------------------------------------------------
+-- ---- by class
 
 -- The classes of a model's modules by name; the first one of a name counts.
 local function classes_of(model)
@@ -92,7 +92,7 @@ function M.by_class(model, names, where)
   return in_order(model, chosen)
 end
 
--- ---- by a policy --------------------------------------------------------------------------------
+-- ---- by a policy
 
 --- Returns the modules that a policy chooses, from the leaves up: policy(module, true, n) says
 --- whether to look inside, policy(module, false, n) whether the module is a unit; n: elements that
@@ -142,7 +142,7 @@ function M.by_size(model, limit)
   return in_order(model, chosen)
 end
 
--- ---- what is left out ---------------------------------------------------------------------------
+-- ---- what is left out
 
 --- Returns the parameters of some modules.
 ---@param model accelerate.nn.Module
