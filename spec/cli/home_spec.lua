@@ -66,7 +66,8 @@ describe("the home folder", function()
 
   it("may be missing for a user whom no database knows", function()
     if output "id -u" ~= "0" then return pending("needs root, to become such a user") end
-    if not output("setpriv --reuid 47110 --clear-groups test -r lua/accelerate/init.lua && echo readable") then
+    if not output(
+      "setpriv --reuid 47110 --clear-groups test -r lua/accelerate/init.lua && echo readable") then
       return pending("needs a tree that other users can read, which none below /root is")
     end
     host.in_folder(function(folder)

@@ -31,7 +31,7 @@ local function sleepers()
   return list
 end
 
--- Waits for the programs, which a shell may start after it has said its number; returns how many
+-- Waits for the programs, which a shell may start after it has printed its number; returns how many
 -- there are.
 local function sleeping(n)
   processes.wait_until(10, function() return #sleepers() >= n end)

@@ -143,7 +143,8 @@ describe("a rank that does not come to a unit's gather", function()
     ]], { launch = { "--cpu", "--timeout", host.limit(1) }, env = { ACCEL_SHARED_PARAMETERS = "0" } })
     assert.are.equal(1, status)
     local line = "[^\n]*script.lua:%d+"
-    assert.matches("rank 2 of 4 failed: " .. line .. ": gather: waited [%d.]+ s in dp_shard%[2,3%] for rank 3",
+    assert.matches("rank 2 of 4 failed: " .. line ..
+      ": gather: waited [%d.]+ s in dp_shard%[2,3%] for rank 3",
       err)
     assert.matches("rank 0   [^\n]*all_gather%(float32, %d+ elements%) in dp_shard%[0,1%] at " .. line, err)
   end)

@@ -94,7 +94,8 @@ end
 
 -- Seconds that a process has computed.
 local function computed(pid)
-  local user, system = read(("/proc/%d/stat"):format(pid)):match("%) %a " .. ("%S+ "):rep(10) .. "(%d+) (%d+)")
+  local user, system = read(("/proc/%d/stat"):format(pid)):match("%) %a " .. ("%S+ "):rep(10) ..
+    "(%d+) (%d+)")
   return user and (user + system) / 100
 end
 
