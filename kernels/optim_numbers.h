@@ -96,6 +96,45 @@ AX_FN ax_asgd_numbers ax_asgd_numbers_of(const ax_segment *s, const ax_hyper *h)
   return x;
 }
 
+/* torch.optim.Adafactor (Shazeer and Stern 2018).  `weight`: of new squares in their running means;
+ * `limit`: the largest factor of a gradient, 1 / `mean_eps`, which is the least mean of a matrix's
+ * row means; eps2, d and lr, min(lr, 1 / sqrt(step)), make the step. */
+typedef struct ax_adafactor_numbers {
+  double sign, weight, limit, mean_eps, keep, eps2, d, lr;
+} ax_adafactor_numbers;
+
+/* epsilon: of the parameters' type, for an eps1 below 0 */
+AX_FN ax_adafactor_numbers ax_adafactor_numbers_of(int64_t step, const ax_hyper *h, double epsilon)
+{
+  ax_adafactor_numbers a;
+  a.sign = h->maximize ? -1 : 1;
+  a.weight = pow((double)step, h->beta2_decay);
+  a.mean_eps = h->eps1 >= 0 ? h->eps1 : epsilon;
+  a.limit = 1 / a.mean_eps;
+  a.keep = 1 - h->lr * h->weight_decay;
+  a.eps2 = h->eps2;
+  a.d = h->d;
+  a.lr = fmin(h->lr, 1 / sqrt((double)step));
+  return a;
+}
+
+/* The factor of the update of n numbers, whose squares add up to `squares`, those of their update
+ * before it to `moved`. */
+AX_FN double ax_adafactor_step(const ax_adafactor_numbers *a, double squares, double moved, int64_t n)
+{
+  const double step =
+      fmax(a->eps2, sqrt(squares / (double)n)) * a->lr / fmax(1.0, sqrt(moved / (double)n) / a->d);
+  return squares != squares || moved != moved ? (double)NAN : a->sign * step; /* fmax ignores NaN */
+}
+
+/* A running mean, and the update of a gradient whose factor is `by`. */
+#define ADAFACTOR(T, S) \
+  AX_FN T ax_adafactor_mean_##S(T old, T now, T weight) { return old + weight * (now - old); } \
+  AX_FN T ax_adafactor_update_##S(T g, T by, T limit) { return g * (by > limit ? limit : by); }
+ADAFACTOR(float, f32)
+ADAFACTOR(double, f64)
+#undef ADAFACTOR
+
 /* torch's rule for the loss scale; state is { scale, clean steps since it changed }. */
 AX_FN void ax_scale_next(double *state, bool overflow, double growth, double backoff, int64_t interval)
 {

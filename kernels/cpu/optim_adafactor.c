@@ -11,6 +11,8 @@
  * the kernel. */
 #include "optim.h"
 
+#include "optim_numbers.h"
+
 #include <float.h>
 #include <string.h>
 
@@ -18,15 +20,13 @@ enum { CHUNK = 32768, LEAST_ROWS = 16, SUM_BLOCK = 1024, LANES = 64 };
 
 typedef struct factor_job {
   const ax_segment *s;
-  const ax_hyper *h;
+  ax_adafactor_numbers numbers;
   int64_t matrices, rows, cols; /* a vector: one matrix of one row, and factored is false */
   bool factored;
   /* the rows in a chunk of one matrix; a chunk of small matrices has `chunk_matrices` whole ones */
   int64_t chunk_rows;
   int64_t chunk_matrices, chunks_each, chunks;
-  /* the weight of the new squares; 1 / eps1; eps1; -1 for maximize; the factors of p and of the
-   * update */
-  double weight, limit, mean_eps, sign, keep, step;
+  double step;                   /* the factor of the update */
   double *sums;                  /* chunk k: [2k] squares of p, [2k + 1] squares of the update */
   void *col_sums;                /* a row of `cols` for each chunk */
   void *row_factor, *col_factor; /* 1 / sqrt of the means: rows, cols of each matrix */
@@ -64,13 +64,13 @@ static void bounds(const factor_job *j, int64_t c, int64_t *first, int64_t *last
 static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
 {
   const size_t item = ax_dtype_size(dtype);
-  const double eps1 = h->eps1 >= 0      ? h->eps1
-                      : dtype == AX_F32 ? FLT_EPSILON
-                                        : DBL_EPSILON,
-               step = (double)s->step;
   double squares = 0, moved = 0;
   factor_job j = {
-    .s = s, .h = h, .factored = s->rows > 0, .rows = s->rows ? s->rows : 1, .cols = s->rows ? s->cols : s->n
+    .s = s,
+    .numbers = ax_adafactor_numbers_of(s->step, h, dtype == AX_F32 ? FLT_EPSILON : DBL_EPSILON),
+    .factored = s->rows > 0,
+    .rows = s->rows ? s->rows : 1,
+    .cols = s->rows ? s->cols : s->n,
   };
   size_t sums_bytes, cols_bytes, bytes;
   void *scratch;
@@ -87,12 +87,6 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
   j.chunks_each = (j.rows + j.chunk_rows - 1) / j.chunk_rows;
   j.chunks = j.chunk_matrices > 1 ? (j.matrices + j.chunk_matrices - 1) / j.chunk_matrices
                                   : j.matrices * j.chunks_each;
-  j.weight = pow(step, h->beta2_decay);
-  j.mean_eps = eps1;
-  j.limit = 1 / eps1;
-  j.sign = h->maximize ? -1 : 1;
-  j.keep = 1 - h->lr * h->weight_decay;
-
   sums_bytes = ((size_t)j.chunks * 2 * sizeof(double) + 63) / 64 * 64;
   cols_bytes = j.factored ? ((size_t)(j.chunks * j.cols) * item + 63) / 64 * 64 : 0;
   bytes = sums_bytes + cols_bytes + (j.factored ? (size_t)(j.matrices * (j.rows + j.cols)) * item : 0);
@@ -115,9 +109,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
     squares += j.sums[2 * c];
     moved += j.sums[2 * c + 1];
   }
-  j.step = fmax(h->eps2, sqrt(squares / (double)s->n)) * fmin(h->lr, 1 / sqrt(step)) /
-           fmax(1, sqrt(moved / (double)s->n) / h->d);
-  if (squares != squares || moved != moved) j.step = NAN; /* fmax would ignore NaN */
+  j.step = ax_adafactor_step(&j.numbers, squares, moved, s->n);
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? update_f32 : update_f64, &j);
   ax_free(scratch, bytes);
   return AX_OK;

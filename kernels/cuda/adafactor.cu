@@ -4,32 +4,37 @@
  * small ones. */
 #include "segments.cuh"
 
+#include "optim_numbers.h"
+
 #include <float.h>
 
 enum { CHUNK = 8192, COLUMN_CHUNKS = 64 };
 
 static __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
 static __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
+static __device__ __forceinline__ float mean_of(float old, float now, float weight)
+{
+  return ax_adafactor_mean_f32(old, now, weight);
+}
+static __device__ __forceinline__ double mean_of(double old, double now, double weight)
+{
+  return ax_adafactor_mean_f64(old, now, weight);
+}
+static __device__ __forceinline__ float update_of(float g, float by, float limit)
+{
+  return ax_adafactor_update_f32(g, by, limit);
+}
+static __device__ __forceinline__ double update_of(double g, double by, double limit)
+{
+  return ax_adafactor_update_f64(g, by, limit);
+}
 
-/* The coefficients that follow from the hyperparameters and the step count. */
-template <class T> struct numbers {
-  T weight, limit, mean_eps, keep;
-  double sign, eps2, d, lr; /* lr: min(lr, 1 / sqrt(step)) */
-
-  __host__ __device__ void set(int64_t step, const ax_hyper &h)
-  {
-    const double eps1 = h.eps1 >= 0      ? h.eps1
-                        : sizeof(T) == 4 ? (double)FLT_EPSILON
-                                         : DBL_EPSILON,
-                 steps = (double)step;
-    weight = (T)pow(steps, h.beta2_decay);
-    limit = (T)(1 / eps1);
-    mean_eps = (T)eps1;
-    keep = (T)(1 - h.lr * h.weight_decay);
-    sign = h.maximize ? -1 : 1;
-    eps2 = h.eps2, d = h.d, lr = fmin(h.lr, 1 / sqrt(steps));
-  }
-};
+typedef ax_adafactor_numbers numbers;
+template <class T>
+static __host__ __device__ __forceinline__ numbers numbers_of(int64_t step, const ax_hyper &h)
+{
+  return ax_adafactor_numbers_of(step, &h, sizeof(T) == 4 ? FLT_EPSILON : DBL_EPSILON);
+}
 
 template <class T> struct job {
   T *p, *row_var, *col_var, *variance;
@@ -38,9 +43,9 @@ template <class T> struct job {
   bool half; /* `work` is float16, else bfloat16 */
   int64_t n, matrices, rows, cols;
   bool factored;
-  numbers<T> here;         /* from the host */
-  const numbers<T> *there; /* in device memory, read instead; NULL: the host's */
-  const float *skip;       /* not NULL and not 0: the step changes nothing */
+  numbers here;         /* from the host */
+  const numbers *there; /* in device memory, read instead; NULL: the host's */
+  const float *skip;    /* not NULL and not 0: the step changes nothing */
   T *row_factor, *col_factor;
   /* sums: [2c] of p^2 and [2c + 1] of the update's squares, for chunk c; step: the factor of the
    * update */
@@ -48,7 +53,7 @@ template <class T> struct job {
   int64_t column_chunks, chunks;
 
   __device__ __forceinline__ bool skipped() const { return skip && *skip != 0; }
-  __device__ __forceinline__ numbers<T> with() const { return ax_cuda_numbers(there, here); }
+  __device__ __forceinline__ numbers with() const { return ax_cuda_numbers(there, here); }
   __device__ __forceinline__ T update_at(int64_t i, T limit) const
   {
     T by;
@@ -56,14 +61,9 @@ template <class T> struct job {
       const int64_t row = i / cols;
       by = row_factor[row] * col_factor[row / rows * cols + i % cols];
     } else by = (T)1 / root_of(variance[i]);
-    return g[i] * (by > limit ? limit : by);
+    return update_of(g[i], by, limit);
   }
 };
-
-template <class T> static __device__ __forceinline__ T moved_to(T old, double mean, T weight)
-{
-  return old + weight * ((T)mean - old);
-}
 
 /* The rows' means of squares. */
 template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j)
@@ -71,7 +71,7 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
   typedef ax_cuda_team<WIDE> team;
   __shared__ double shared[32];
   if (j.skipped()) return;
-  const T weight = j.with().weight;
+  const T weight = (T)j.with().weight;
   for (int64_t r = team::first_row(); r < j.matrices * j.rows; r += team::row_step()) {
     double sum = 0;
     for (int64_t i = (int64_t)team::rank() * V; i < j.cols; i += (int64_t)team::size() * V) {
@@ -80,7 +80,7 @@ template <class T, int V, bool WIDE> static __global__ void rows_kernel(job<T> j
       for (int k = 0; k < V; k++) sum += (double)v[k] * (double)v[k];
     }
     sum = team::sum(sum, shared);
-    if (team::rank() == 0) j.row_var[r] = moved_to(j.row_var[r], sum / (double)j.cols, weight);
+    if (team::rank() == 0) j.row_var[r] = mean_of(j.row_var[r], (T)(sum / (double)j.cols), weight);
   }
 }
 
@@ -102,12 +102,12 @@ template <class T> static __global__ void columns_kernel(job<T> j)
 template <class T> static __global__ void column_means(job<T> j)
 {
   if (j.skipped()) return;
-  const T weight = j.with().weight;
+  const T weight = (T)j.with().weight;
   for (int64_t q = AX_FIRST; q < j.matrices * j.cols; q += AX_STEP) {
     const int64_t m = q / j.cols, i = q % j.cols;
     double sum = 0;
     for (int64_t c = 0; c < j.column_chunks; c++) sum += j.columns[(m * j.column_chunks + c) * j.cols + i];
-    j.col_var[q] = moved_to(j.col_var[q], sum / (double)j.rows, weight);
+    j.col_var[q] = mean_of(j.col_var[q], (T)(sum / (double)j.rows), weight);
     j.col_factor[q] = (T)1 / root_of(j.col_var[q]);
   }
 }
@@ -116,13 +116,14 @@ template <class T> static __global__ void column_means(job<T> j)
 template <class T> static __global__ void row_factors(job<T> j)
 {
   __shared__ double shared[32];
+  const T least = (T)j.with().mean_eps;
   for (int64_t m = blockIdx.x; m < j.matrices; m += gridDim.x) {
     double sum = 0;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x) sum += (double)j.row_var[m * j.rows + r];
     T mean = (T)(ax_cuda_block_reduce(
                      sum, [](double a, double b) { return a + b; }, shared) /
                  (double)j.rows);
-    if (mean < j.with().mean_eps) mean = j.with().mean_eps;
+    if (mean < least) mean = least;
     for (int64_t r = threadIdx.x; r < j.rows; r += blockDim.x)
       j.row_factor[m * j.rows + r] = (T)1 / root_of(j.row_var[m * j.rows + r] / mean);
   }
@@ -131,16 +132,16 @@ template <class T> static __global__ void row_factors(job<T> j)
 template <class T> static __global__ void variances(job<T> j)
 {
   if (j.skipped()) return;
-  const T weight = j.with().weight;
+  const T weight = (T)j.with().weight;
   for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP)
-    j.variance[i] += weight * (j.g[i] * j.g[i] - j.variance[i]);
+    j.variance[i] = mean_of(j.variance[i], j.g[i] * j.g[i], weight);
 }
 
 template <class T> static __global__ void sizes(job<T> j)
 {
   __shared__ double shared[32];
   auto add = [](double a, double b) { return a + b; };
-  const T limit = j.with().limit;
+  const T limit = (T)j.with().limit;
   for (int64_t c = blockIdx.x; c < j.chunks; c += gridDim.x) {
     const int64_t hi = (c + 1) * CHUNK < j.n ? (c + 1) * CHUNK : j.n;
     double squares = 0, moved = 0;
@@ -169,17 +170,14 @@ template <class T> static __global__ void step_size(job<T> j)
   squares = ax_cuda_block_reduce(squares, add, shared);
   moved = ax_cuda_block_reduce(moved, add, shared);
   if (threadIdx.x) return;
-  const numbers<T> x = j.with();
-  const double step =
-      fmax(x.eps2, sqrt(squares / (double)j.n)) * x.lr / fmax(1.0, sqrt(moved / (double)j.n) / x.d);
-  /* fmax would ignore NaN */
-  *j.step = x.sign * (squares != squares || moved != moved ? (double)NAN : step);
+  const numbers x = j.with();
+  *j.step = ax_adafactor_step(&x, squares, moved, j.n);
 }
 
 template <class T> static __global__ void update(job<T> j)
 {
   if (j.skipped()) return;
-  const T step = (T)*j.step, keep = j.with().keep, limit = j.with().limit;
+  const T step = (T)*j.step, keep = (T)j.with().keep, limit = (T)j.with().limit;
   for (int64_t i = AX_FIRST; i < j.n; i += AX_STEP) {
     const T p = keep * j.p[i] - step * j.update_at(i, limit);
     j.p[i] = p;
@@ -190,16 +188,12 @@ template <class T> static __global__ void update(job<T> j)
 /* One thread for each parameter; afterwards the kernel counts a skipped step. */
 template <class T>
 static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here,
-                                      ax_optim_device_args device_args, numbers<T> *out)
+                                      ax_optim_device_args device_args, numbers *out)
 {
   const ax_hyper h = ax_cuda_numbers(device_args.hyper, here);
   const int64_t more =
       (device_args.ran ? *device_args.ran : 0) - (device_args.skipped ? *device_args.skipped : 0);
-  for (int k = threadIdx.x; k < n; k += blockDim.x) {
-    numbers<T> made;
-    made.set(steps[k] + more, h);
-    out[k] = made;
-  }
+  for (int k = threadIdx.x; k < n; k += blockDim.x) out[k] = numbers_of<T>(steps[k] + more, h);
   __syncthreads(); /* all threads have read the count of skipped steps */
   if (threadIdx.x == 0 && device_args.skip && device_args.skipped && *device_args.skip != 0)
     ++*device_args.skipped;
@@ -207,7 +201,7 @@ static __global__ void numbers_kernel(const int64_t *steps, int n, ax_hyper here
 
 /* there: this parameter's coefficients in device memory; NULL: the host computes them */
 template <class T>
-static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers<T> *there,
+static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const numbers *there,
                      const float *skip)
 {
   static const char name[] = "adafactor";
@@ -223,7 +217,7 @@ static ax_status one(ax_device d, const ax_segment *s, const ax_hyper *h, const 
   j.rows = j.factored ? s->rows : 1;
   j.cols = j.factored ? s->cols : s->n;
   j.matrices = s->n / (j.rows * j.cols);
-  j.here.set(s->step, *h);
+  j.here = numbers_of<T>(s->step, *h);
   j.there = there;
   j.skip = skip;
   j.chunks = (j.n + CHUNK - 1) / CHUNK;
@@ -267,7 +261,7 @@ static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper 
                      const ax_optim_device_args *device_args)
 {
   const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int64_t),
-               room = (size_t)(n > 0 ? n : 1) * sizeof(numbers<T>);
+               room = (size_t)(n > 0 ? n : 1) * sizeof(numbers);
   const void *steps = NULL;
   void *there = NULL;
   ax_status st = AX_OK;
@@ -282,11 +276,11 @@ static ax_status all(ax_device d, const ax_segment *segs, int n, const ax_hyper 
     if (st == AX_OK) st = ax_cuda_take(d, room, &there);
     if (st == AX_OK)
       st = ax_cuda_launch("adafactor", d, 1, n < 32 ? 32 : 256, numbers_kernel<T>, (const int64_t *)steps, n,
-                          *h, *device_args, (numbers<T> *)there);
+                          *h, *device_args, (numbers *)there);
   }
   for (int k = 0; k < n && st == AX_OK; k++)
     if (segs[k].n)
-      st = one<T>(d, &segs[k], h, there ? (const numbers<T> *)there + k : NULL,
+      st = one<T>(d, &segs[k], h, there ? (const numbers *)there + k : NULL,
                   device_args ? device_args->skip : NULL);
   if (there) ax_cuda_give(d, there, room);
   return st;
