@@ -97,6 +97,61 @@ describe("PeftModel", function()
     end)
   end
 
+  it("has ranks and scales by pattern, and adapters in some blocks alone", function()
+    local wanted = core.safetensors_open(ROOT .. "patterns_scores.safetensors"):get_tensor "scores"
+    local function read(folder)
+      return peft.PeftModel.from_pretrained(models.from_pretrained(ROOT .. "llama"), folder)
+    end
+    local model = read(ROOT .. "patterns")
+    assert.is_true(off(wanted, scores(model)) < 1e-6)
+    host.in_folder(function(root)
+      model:save_pretrained(root)
+      assert.is_true(off(wanted, scores(read(root))) < 1e-6)
+    end)
+    assert.is_true(off(wanted, scores(model:merge_and_unload())) < 1e-6)
+  end)
+
+  it("says which patterns contradict each other, and what does not go together", function()
+    for message, fields in pairs {
+      ["LoraConfig: rank_pattern: '0' and '[02]' both fit 0, with 2 and 3"] =
+        { rank_pattern = { ["0"] = 2, ["[02]"] = 3 } },
+      ["rank_pattern['0']"] = { rank_pattern = { ["0"] = 0 } },
+      ["alpha_pattern: a key must be a pattern, got 1"] = { alpha_pattern = { 3 } },
+      ["layers_pattern is for layers_to_transform, which is not given"] = { layers_pattern = "h" },
+      ["layers_to_transform goes with names as target_modules"] =
+        { target_modules = "0", layers_to_transform = 1 },
+    } do
+      raises(message, function() peft.get_peft_model(net(), config(fields)) end)
+    end
+  end)
+
+  it("trains the head of a model for a task, without adapters in it", function()
+    local sizes = { vocab_size = 20, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
+      num_attention_heads = 2, num_key_value_heads = 2 }
+    for _, case in ipairs { { "BertForSequenceClassification", "SEQ_CLS", "classifier" },
+      { "BertForTokenClassification", "TOKEN_CLS", "classifier" } } do
+      local class, task, head = unpack(case)
+      local model = peft.get_peft_model(models[class](sizes), peft.LoraConfig { task_type = task,
+        target_modules = { "query", "dense" }, modules_to_save = { "intermediate" } })
+      local names = {}
+      for name, p in model:named_parameters() do
+        if p.requires_grad and not name:find("lora_", 1, true) then names[#names + 1] = name end
+      end
+      local inner = "base_model.model.bert.encoder.layer.0.intermediate.modules_to_save.default.dense."
+      local outer = ("base_model.model.%s.modules_to_save.default."):format(head)
+      assert.same({ inner .. "weight", inner .. "bias", outer .. "weight", outer .. "bias" }, names)
+      assert.same({ "intermediate", head }, model.peft_config.default.modules_to_save)
+    end
+  end)
+
+  it("trains the head for answers to questions", function()
+    local model = nn.Sequential(nn.Linear(4, 4))
+    model.qa_outputs = nn.Linear(4, 2)
+    local adapted = peft.get_peft_model(model,
+      config { task_type = "QUESTION_ANS", target_modules = { "0" } })
+    assert.is_true(adapted.base_model.model.qa_outputs.modules_to_save.default.weight.requires_grad)
+  end)
+
   it("has PEFT's names of parameters", function()
     local model = peft.get_peft_model(net(), config())
     local names = {}

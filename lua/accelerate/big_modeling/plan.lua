@@ -129,8 +129,8 @@ local function part_of(clock, at, main, stays)
   local seconds = computing(clock, device, at)
   part.seconds, part.first = seconds, seconds
   if own then
-    part.how = ("computed on where it is, %s, %s"):format(speed_text(part.read, seconds),
-      clock:says(device))
+    part.how = part.read == 0 and "no product reads it" or ("computed on where it is, %s, %s"):format(
+      speed_text(part.read, seconds), clock:says(device))
     return part
   end
   if device ~= "cpu" then -- whole tensors travel, beside the computing

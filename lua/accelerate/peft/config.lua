@@ -24,17 +24,38 @@ local NAMES = { "string|list", optional = true }
 ---  regular expression of Python's for whole paths, or "all-linear"; nil: what PEFT takes for the
 ---  type of model
 ---@field exclude_modules string|string[]? layers that are left out, likewise
+---@field layers_to_transform integer|integer[]? blocks that get adapters, from 0, as paths count
+---  them; with names as target_modules
+---@field layers_pattern string|string[]? what the list of blocks is called: "layers", "h"; default
+---  any name before a number
+---@field rank_pattern table<string, integer>? r of some layers, by ends of paths or regular
+---  expressions
+---@field alpha_pattern table<string, number>? lora_alpha of some layers, likewise
 ---@field use_rslora boolean lora_alpha / sqrt(r) in place of lora_alpha / r
 ---@field use_dora boolean magnitudes of the weight's rows are trained apart (DoRA)
 ---@field bias string which biases are trained: "none", "all", "lora_only"
----@field modules_to_save string[]? modules that are trained and saved as a whole
+---@field modules_to_save string[]? modules that are trained and saved as a whole, by ends of paths;
+---  no layer in them gets an adapter. A task_type adds the head of its models, as in PEFT
 ---@field init_lora_weights boolean|string true: the update is zero at first; "gaussian": likewise,
 ---  drawn from a normal distribution; false: it is not zero
 ---@field fan_in_fan_out boolean what files say of layers whose weight is (in, out); layers know it
 ---  themselves
----@field task_type string? one of TaskType's: for other programs that read the folder
+---@field task_type string? one of TaskType's; "SEQ_CLS", "TOKEN_CLS" and "QUESTION_ANS" train the
+---  model's head, too
 ---@field inference_mode boolean
 ---@field base_model_name_or_path string?
+
+-- Checks a table of numbers by pattern; an empty one says nothing.
+local function by_pattern(field, value, kind)
+  if value == nil or next(value) == nil then return nil end
+  for pattern, number in next, value do
+    if type(pattern) ~= "string" then
+      fail("%s: %s: a key must be a pattern, got %s", NAME, field, options.show(pattern))
+    end
+    options.value(NAME, ("%s['%s']"):format(field, pattern), number, kind)
+  end
+  return value
+end
 
 --- Returns the settings of an adapter, with PEFT's names and defaults.
 M.LoraConfig = dataclasses._record(NAME, {
@@ -44,6 +65,10 @@ M.LoraConfig = dataclasses._record(NAME, {
     lora_dropout = { "number", default = 0, min = 0, max = 1 },
     target_modules = NAMES,
     exclude_modules = NAMES,
+    layers_to_transform = { "integer|list", optional = true },
+    layers_pattern = NAMES,
+    rank_pattern = { "table", optional = true },
+    alpha_pattern = { "table", optional = true },
     use_rslora = { "boolean", default = false },
     use_dora = { "boolean", default = false },
     bias = { "string", default = "none", one_of = { "none", "all", "lora_only" } },
@@ -54,7 +79,17 @@ M.LoraConfig = dataclasses._record(NAME, {
     inference_mode = { "boolean", default = false },
     base_model_name_or_path = { "string", optional = true },
   },
+  init = function(self)
+    if type(self.target_modules) == "string" and self.layers_to_transform then
+      fail("%s: layers_to_transform goes with names as target_modules; the expression %s can say which blocks",
+        NAME, options.show(self.target_modules))
+    elseif self.layers_pattern and not self.layers_to_transform then
+      fail("%s: layers_pattern is for layers_to_transform, which is not given", NAME)
+    end
+  end,
   checks = {
+    rank_pattern = function(value) return by_pattern("rank_pattern", value, { "integer", min = 1 }) end,
+    alpha_pattern = function(value) return by_pattern("alpha_pattern", value, { "number" }) end,
     init_lora_weights = function(value)
       if type(value) == "string" and value ~= "gaussian" then
         fail("%s: init_lora_weights must be true, false or \"gaussian\", got %s", NAME, options.show(value))

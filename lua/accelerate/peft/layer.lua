@@ -41,15 +41,17 @@ end
 --- Adds an adapter, which is not active yet.
 ---@param name string
 ---@param config accelerate.peft.LoraConfig
-function LoraLayer:add_adapter(name, config)
-  local device, r = self.base_layer.weight.device, config.r
+---@param r integer
+---@param alpha number
+function LoraLayer:add_adapter(name, config, r, alpha)
+  local device = self.base_layer.weight.device
   local place = { bias = false, device = device }
   local down, up = nn.Linear(self.in_features, r, place), nn.Linear(r, self.out_features, place)
   if config.init_lora_weights == "gaussian" then nn.init.normal_(down.weight, 0, 1 / r) end
   if config.init_lora_weights then nn.init.zeros_(up.weight) end
   self.lora_A[name] = down
   self.lora_B[name] = up
-  self.scaling[name] = config.lora_alpha / (config.use_rslora and math.sqrt(r) or r)
+  self.scaling[name] = alpha / (config.use_rslora and math.sqrt(r) or r)
   self.dropouts[name] = config.lora_dropout
   if config.use_dora then
     self.lora_magnitude_vector[name] = Magnitude(self:_norms(name))

@@ -7,6 +7,7 @@ local dataclasses = require "accelerate.config.dataclasses"
 local files = require "accelerate.files"
 local fs = require "accelerate.utils.fs"
 local layers = require "accelerate.peft.layer"
+local lists = require "accelerate.utils.lists"
 local nn = require "accelerate.nn"
 local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
@@ -54,17 +55,40 @@ end
 
 -- ---- making adapters
 
-local function wrap_saved(model, config)
-  local matches = targets.matcher(config.modules_to_save or {})
+-- The heads that models for a task have: trained as a whole with the adapter.
+local HEADS = { SEQ_CLS = { "classifier", "score" }, TOKEN_CLS = { "classifier", "score" },
+  QUESTION_ANS = { "qa_outputs" } }
+
+-- The modules of a model whose paths end in one of some names, as { parent, name, module }.
+local function ending_in(model, names)
   local found = {}
   for path, module in model:named_modules() do
     for _, child in ipairs(is_taken(module) and {} or module:_own("module")) do
       local at = path == "" and child[1] or path .. "." .. child[1]
-      if matches(at) and not class.is(child[2], layers.LoraLayer) then
-        found[#found + 1] = { module, child[1], child[2] }
+      for _, name in ipairs(names) do
+        if at:sub(-#name) == name and not class.is(child[2], layers.LoraLayer) then
+          found[#found + 1] = { module, child[1], child[2] }
+          break
+        end
       end
     end
   end
+  return found
+end
+
+-- Adds the heads that the model has to modules_to_save.
+local function add_heads(model, config)
+  local saved, known = {}, {}
+  for i, name in ipairs(config.modules_to_save or {}) do saved[i], known[name] = name, true end
+  local count = #saved
+  for _, name in ipairs(HEADS[config.task_type] or {}) do
+    if not known[name] and ending_in(model, { name })[1] then saved[#saved + 1] = name end
+  end
+  if #saved > count then config.modules_to_save = saved end
+end
+
+local function wrap_saved(model, config)
+  local found = ending_in(model, config.modules_to_save or {})
   if config.modules_to_save and config.modules_to_save[1] and not found[1] then
     fail("get_peft_model: modules_to_save %s names no module of the model",
       options.show(config.modules_to_save))
@@ -116,6 +140,9 @@ function PeftModel:add_adapter(adapter_name, config)
     end
   end
   local model = self.base_model.model
+  add_heads(model, config)
+  local rank_of = targets.by_pattern("rank_pattern", config.rank_pattern, config.r)
+  local alpha_of = targets.by_pattern("alpha_pattern", config.alpha_pattern, config.lora_alpha)
   for _, item in ipairs(targets.find(model, config, is_taken)) do
     local layer = item[3]
     if not is_taken(layer) then
@@ -123,7 +150,7 @@ function PeftModel:add_adapter(adapter_name, config)
       layer.training = item[3].training
       item[1][item[2]] = layer
     end
-    layer:add_adapter(adapter_name, config)
+    layer:add_adapter(adapter_name, config, rank_of(item[4]), alpha_of(item[4]))
   end
   for _, item in ipairs(wrap_saved(model, config)) do
     local wrapper = item[3]
@@ -346,6 +373,25 @@ function PeftModel:save_pretrained(directory, opts)
   end
 end
 
+local function copy_into(where, path, name, t, value)
+  if not lists.same(value.shape, t.shape) then
+    fail("%s: %s: '%s' is [%s], the model has [%s]", where, path, name, table.concat(value.shape, ", "),
+      table.concat(t.shape, ", "))
+  end
+  core.no_grad(function() t:copy_(value) end)
+end
+
+-- The model's own weight that PEFT writes beside an adapter of it, or after a change of the
+-- vocabulary.
+local function embedding_of(self, name)
+  local path = name:match "^(.*)%.weight$"
+  local module = path and path:gsub("%.base_layer$", ""):match "[^.]*$"
+  if module ~= "embed_tokens" and module ~= "lm_head" then return nil end
+  for own, p in self:named_parameters { remove_duplicate = false } do
+    if own == name then return p end
+  end
+end
+
 -- Loads the tensors of a folder into an adapter.
 local function load_tensors(self, where, folder, adapter)
   local path = fs.join(folder, "adapter_model.safetensors")
@@ -354,16 +400,15 @@ local function load_tensors(self, where, folder, adapter)
   for name, t in ordered.pairs(mine) do
     local value = given[name]
     if not value then fail("%s: %s lacks '%s'", where, path, name) end
-    if table.concat(value.shape, ",") ~= table.concat(t.shape, ",") then
-      fail("%s: %s: '%s' is [%s], the adapter has [%s]", where, path, name, table.concat(value.shape, ", "),
-        table.concat(t.shape, ", "))
-    end
-    core.no_grad(function() t:copy_(value) end)
+    copy_into(where, path, name, t, value)
   end
   for name in ordered.pairs(given) do
     -- with bias = "all" PEFT writes biases of modules_to_save a second time
     local again = name:find(".modules_to_save.", 1, true) or name:find(".original_module.", 1, true)
-    if not mine[name] and not again then fail("%s: %s: '%s' is no part of the adapter", where, path, name) end
+    local base = not mine[name] and not again and embedding_of(self, name)
+    if base then copy_into(where, path, name, base, given[name])
+    elseif not mine[name] and not again then
+      fail("%s: %s: '%s' is no part of the adapter", where, path, name) end
   end
 end
 

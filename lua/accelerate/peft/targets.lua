@@ -1,8 +1,10 @@
 --- Which modules of a model get adapters.
 
 local class = require "accelerate.utils.class"
+local lists = require "accelerate.utils.lists"
 local nn = require "accelerate.nn"
 local options = require "accelerate.utils.options"
+local ordered = require "accelerate.utils.ordered"
 local regex = require "accelerate.utils.regex"
 
 local M = {}
@@ -29,6 +31,71 @@ function M.matcher(given)
   return function(path)
     for _, name in ipairs(given) do
       if ends_with(path, name) then return true end
+    end
+    return false
+  end
+end
+
+-- Whether a path's number of a block is wanted: the first one behind the name of a list of blocks.
+-- A layer whose whole path is given counts as it is.
+local function of_blocks(config)
+  local blocks, patterns, wanted = config.layers_to_transform, config.layers_pattern, {}
+  if blocks == nil or type(blocks) == "table" and not blocks[1] then return function() return true end end
+  for _, number in ipairs(type(blocks) == "table" and blocks or { blocks }) do wanted[number] = true end
+  if type(patterns) == "string" then patterns = { patterns } end
+  local names = {}
+  for i, pattern in ipairs(patterns or {}) do names[i] = regex.full_match("(.*\\.)?" .. pattern) end
+  local whole = lists.set(type(config.target_modules) == "table" and config.target_modules or {})
+  return function(path)
+    if whole[path] then return true end
+    local from = 1
+    while true do
+      local at, after, number = path:find("%.(%d+)%.", from)
+      if not at then return false end
+      local before = path:sub(1, at - 1)
+      if not names[1] and before:find(".", 1, true) then return wanted[tonumber(number)] or false end
+      for _, matches in ipairs(names) do
+        if matches(before) then return wanted[tonumber(number)] or false end
+      end
+      from = after
+    end
+  end
+end
+
+--- Returns a function that gives a layer's value by its path: `default`, or another one where a
+--- pattern is the path's end.
+---@param field string what messages call the patterns
+---@param patterns table<string, number>?
+---@param default number
+---@return fun(path: string): number
+function M.by_pattern(field, patterns, default)
+  local list = {}
+  for _, pattern in ipairs(ordered.sorted_keys(patterns or {})) do
+    list[#list + 1] = { pattern, regex.full_match(("(.*\\.)?(%s)"):format(pattern), field),
+      patterns[pattern] }
+  end
+  return function(path)
+    local found
+    for _, item in ipairs(list) do
+      if item[2](path) then
+        if found and found[3] ~= item[3] then
+          options.fail("LoraConfig: %s: '%s' and '%s' both fit %s, with %g and %g", field, found[1], item[1],
+            path, found[3], item[3])
+        end
+        found = item
+      end
+    end
+    return found and found[3] or default
+  end
+end
+
+-- Whether a path is of a module that is trained as a whole, or of one in it.
+local function inside_saved(names)
+  local list = {}
+  for i, name in ipairs(names or {}) do list[i] = regex.full_match(("(.*\\.)?%s(\\..*)?"):format(name)) end
+  return function(path)
+    for _, matches in ipairs(list) do
+      if matches(path) then return true end
     end
     return false
   end
@@ -80,13 +147,15 @@ end
 function M.find(model, config, taken)
   local wanted = targets_of(model, config)
   local left_out = config.exclude_modules and M.matcher(config.exclude_modules)
+  local is_saved, in_blocks = inside_saved(config.modules_to_save), of_blocks(config)
   local list, inside = {}, {}
   for path, module in model:named_modules() do
     for _, child in ipairs(module:_own("module")) do
       local at = path == "" and child[1] or path .. "." .. child[1]
       if inside[module] or taken(module) then
         inside[child[2]] = true
-      elseif wanted(at, child[2]) and not (left_out and left_out(at)) then
+      elseif wanted(at, child[2]) and in_blocks(at) and not is_saved(at)
+        and not (left_out and left_out(at)) then
         if not taken(child[2]) and not class.is(child[2], nn.Linear) then
           options.fail("get_peft_model: target_modules: '%s' is %s; adapters are for linear layers", at,
             child[2].__name)

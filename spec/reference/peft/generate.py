@@ -9,7 +9,7 @@ import bitsandbytes
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ADAPTERS = {
@@ -61,3 +61,22 @@ for key, p in {"A": adapter.lora_A.default.weight, "B": adapter.lora_B.default.w
                "m": adapter.lora_magnitude_vector["default"].weight}.items():
     all[key], all[key + "_grad"] = p, p.grad
 save_file({key: t.detach().contiguous() for key, t in all.items()}, os.path.join(HERE, "dora_nf4.safetensors"))
+
+# Ranks by pattern, some blocks alone, a head with an adapter, and modules that are trained as a whole by the ends of
+# their paths.
+torch.manual_seed(3)
+llama, folder = os.path.join(HERE, "llama"), os.path.join(HERE, "patterns")
+LlamaForCausalLM(LlamaConfig(vocab_size=12, hidden_size=16, intermediate_size=24, num_hidden_layers=3,
+                             num_attention_heads=2, max_position_embeddings=8)).save_pretrained(llama)
+model = get_peft_model(AutoModelForCausalLM.from_pretrained(llama), LoraConfig(
+    task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj", "down_proj", "lm_head"],
+    layers_to_transform=[0, 2], layers_pattern="layers", rank_pattern={"v_proj": 3, "layers.2.mlp.down_proj": 1},
+    alpha_pattern={r"layers\.\d+\.self_attn\.q_proj": 20}, modules_to_save=["norm"]))
+for _, p in model.named_parameters():
+    if p.requires_grad:
+        with torch.no_grad(): p.add_(torch.randn_like(p) * 0.2)
+with torch.no_grad(): save_file({"scores": model.eval()(ids).logits.contiguous()},
+                                os.path.join(HERE, "patterns_scores.safetensors"))
+model.base_model.model.name_or_path = model.peft_config["default"].base_model_name_or_path = None
+model.save_pretrained(folder)
+os.remove(os.path.join(folder, "README.md"))
