@@ -1,5 +1,6 @@
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local ffi = require "ffi"
 local fs = require "accelerate.utils.fs"
 local homes = require "accelerate.big_modeling.homes"
 local hooks = require "accelerate.hooks"
@@ -7,6 +8,8 @@ local host = require "spec.support.host"
 local json = require "accelerate.utils.json"
 local messages = require "spec.support.messages"
 local models, nn, tensor, utils = accelerate.models, accelerate.nn, accelerate.tensor, accelerate.utils
+
+ffi.cdef "int truncate(const char *path, long size);"
 
 local CONFIG = { hidden_size = 32, intermediate_size = 64, num_hidden_layers = 4, num_attention_heads = 4,
   num_key_value_heads = 2, vocab_size = 60, max_position_embeddings = 32 }
@@ -166,6 +169,38 @@ describe("a model with weights on disk", function()
       file:write(text)
       file:close()
     end
+  end)
+
+  -- Runs fn(model) with a model in a copy of its file, which is `by` bytes shorter by then.
+  local function shortened(by, fn)
+    local copy = folder .. "/short"
+    os.execute(("cp -r '%s/model' '%s'"):format(folder, copy))
+    local model = models.LlamaForCausalLM.from_pretrained(copy, { device_map = { [""] = "disk" } })
+    model(IDS)
+    local path = copy .. "/model.safetensors"
+    local size = #fs.read(path)
+    assert(ffi.C.truncate(path, by and size - by or 1000) == 0)
+    fn(model)
+    fs.remove_tree(copy)
+  end
+
+  it("is not computed with and not saved once its file was truncated, however often one tries", function()
+    shortened(nil, function(model)
+      local short = "an offloaded weight is in it, and it can no longer be read to its end"
+      messages.raises(short, model, IDS)
+      for _ = 1, 2 do
+        messages.raises(short, model, IDS)
+        messages.raises(short, model.save_pretrained, model, folder .. "/saved")
+        messages.raises(short, function()
+          tensor.no_grad(function() model.model.norm.weight:add_(1) end)
+        end)
+      end
+      assert.is_false(fs.exists(folder .. "/saved/model.safetensors"))
+    end)
+  end)
+
+  it("keeps the end of a file that loses its last bytes", function()
+    shortened(8, function(model) assert.same(expected, model(IDS).logits:tolist()) end)
   end)
 
   it("is loaded from PyTorch's files through an offload folder", function()

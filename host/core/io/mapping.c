@@ -27,6 +27,7 @@ struct ax_mapping {
   _Atomic int refs;
   bool kept; /* no reader has it; under the lock */
   bool writable;
+  bool owns_last; /* its last page is a copy */
   dev_t device;
   ino_t inode;
 };
@@ -139,6 +140,7 @@ static struct ax_mapping *enlist(void *p, size_t n, const struct stat *info, boo
     m->device = info ? info->st_dev : 0;
     m->inode = info ? info->st_ino : 0;
     m->writable = writable;
+    m->owns_last = false;
     atomic_store(&m->cut, false);
     atomic_store(&m->refs, 1);
     atomic_store(&m->begin, (uintptr_t)p);
@@ -200,11 +202,27 @@ static ax_status open_pages(const struct ax_mapping *m, const void *data, size_t
   return AX_EIO;
 }
 
+/* Behind the end of a file its last page reads as zeros, without a signal.  As a copy it keeps
+ * what a program that takes a few bytes off the file has removed. */
+static void own_last_page(struct ax_mapping *m)
+{
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  volatile char *const last = (char *)atomic_load(&m->begin) + m->n / page * page;
+
+  if (m->owns_last || m->n % page == 0) return;
+  if (!m->writable && mprotect((void *)last, page, PROT_READ | PROT_WRITE) != 0) return;
+  *last = *last;
+  if (!m->writable) mprotect((void *)last, page, PROT_READ);
+  m->owns_last = true;
+}
+
 ax_status ax_mapping_show(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
 {
   const ax_status st = ax_storage_wrap((void *)data, n, release_lent, m, out);
-  if (st == AX_OK) atomic_fetch_add(&m->refs, 1);
-  return st;
+  if (st != AX_OK) return st;
+  atomic_fetch_add(&m->refs, 1);
+  own_last_page(m);
+  return AX_OK;
 }
 
 ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)

@@ -234,6 +234,7 @@ static ax_status before_write(ax_claim *c, int64_t at)
   ax_page *const p = c->owner;
 
   (void)at;
+  if (p->file && !ax_mapping_holds(mapped(p), p->file)) return lost(p);
   if (!p->home && ax_mapping_open(p->s) != AX_OK)
     return ax_fail(AX_ENOMEM, "no memory to write into an offloaded weight of %zu bytes", p->bytes);
   keep_here(p);
@@ -273,31 +274,40 @@ static ax_page *surplus(void)
   return found;
 }
 
-/* A weight in use whose file has become shorter: zeros were read in its place. */
-static ax_status check_files(void)
+/* A weight in use whose file has become shorter, so that zeros were read in its place, with a hold
+ * on its storage; *st says so.  Copies that are in use stay. */
+static ax_page *lost_page(ax_status *st)
 {
-  ax_status st = AX_OK;
+  ax_page *found = NULL;
 
   pthread_mutex_lock(&ax_pages_lock);
-  for (ax_offload *o = ax_offload_schedules; o && st == AX_OK; o = o->next)
-    for (ax_page *p = o->here.first; p && st == AX_OK; p = p->newer)
-      if (p->file && ax_mapping_is_cut(mapped(p))) st = lost(p);
+  for (ax_offload *o = ax_offload_schedules; o && !found; o = o->next)
+    for (ax_page *p = o->here.first; p && !found; p = p->newer) {
+      if (!p->file || !ax_mapping_is_cut(mapped(p))) continue;
+      *st = lost(p);
+      if (!(p->home && is_in_use(p)) && ax_page_hold(p)) found = p;
+    }
   pthread_mutex_unlock(&ax_pages_lock);
-  return st;
+  return found;
+}
+
+static void leave(ax_page *p)
+{
+  ax_storage *const s = p->s;
+
+  send_home(p);
+  ax_storage_release(s);
 }
 
 ax_status ax_offload_trim(void)
 {
-  ax_status st = check_files();
+  ax_status st = AX_OK;
   ax_page *p;
 
+  while ((p = lost_page(&st))) leave(p); /* so that each later use fails, too */
   if (st == AX_OK) st = ax_scratch_check_all();
 
   ax_offload_over = false;
-  while ((p = surplus())) {
-    ax_storage *const s = p->s;
-    send_home(p);
-    ax_storage_release(s);
-  }
+  while ((p = surplus())) leave(p);
   return st;
 }
