@@ -391,8 +391,8 @@ describe("a checkpoint", function()
     end
     assert.is_nil(message():find "Accelerate's")
     assert(fs.write(folder .. "/model.safetensors", ""))
-    assert.matches("the save did not end, or it was Accelerate's, which writes none: "
-      .. "accelerate.load_checkpoint_in_model takes its weights", message())
+    assert.matches("the save did not end, or it was Accelerate's, which writes none: " ..
+      "accelerate.load_checkpoint_in_model takes its weights", message())
     assert(fs.make_dirs(folder .. "/pytorch_model_fsdp_0"))
     assert.matches("which writes none: utils.load_fsdp_model and utils.load_fsdp_optimizer take its folders",
       message())

@@ -212,7 +212,7 @@ describe("accel-run estimate-memory", function()
       has(out, "\ntraining with Adam on 4 ranks, computing in float32\n")
       for _, line in ipairs { "NO_SHARD +81.9 KB +81.9 KB +163.8 KB +0 bytes +327.7 KB +1.3 MB\n",
         "ZeRO%-1 +81.9 KB +81.9 KB +41.0 KB +0 bytes +204.8 KB +819.2 KB\n",
-        "FULL_SHARD +20.5 KB +20.5 KB +41.0 KB +131.1 KB +213.0 KB +852.0 KB\n" } do
+        "FULL_SHARD +20.5 KB +20.5 KB +41.0 KB +163.8 KB +245.8 KB +983.0 KB\n" } do
         assert.is_truthy(out:find("\n" .. line), out)
       end
       has(out, "units: 2 blocks, and the rest of the model; activations come on top\n")

@@ -202,13 +202,26 @@ describe("bytes of a plan", function()
   it("have two of the largest unit's buffers, in the type that is computed in", function()
     local given = { auto_wrap_policy = "SIZE_BASED_WRAP", min_num_params = 100 }
     local sum = bytes(given)
-    assert.are.equal(4 * n / 2, sum.unit_values)
-    assert.are.equal(2, sum.buffers)
+    assert.are.equal(2 * 4 * n / 2, sum.whole_values.total)
+    assert.are.equal(2 * 4 * n / 2, sum.whole_gradients.total)
     assert.are.equal(16 * n / 4 + 2 * (4 * n / 2 + 4 * n / 2), sum.total)
     given.mixed_precision_policy = { param_dtype = "bfloat16", reduce_dtype = "float32",
       buffer_dtype = "float32" }
-    assert.are.equal(2 * n / 2, bytes(given).unit_values)
-    assert.are.equal(1, bytes({}).buffers)
+    assert.are.equal(2 * 2 * n / 2, bytes(given).whole_values.total)
+    assert.are.equal(4 * n, bytes({}).whole_values.total)
+  end)
+
+  it("have the model's own unit's besides, and one unit's gradients as they are sent", function()
+    local function sum_of(given)
+      given.auto_wrap_policy = function(module, recurse) return recurse or rawequal(module, net[2]) end
+      return bytes(given)
+    end
+    local sum = sum_of {}
+    assert.are.same({ 4 * n / 2, 4 * n / 2 }, { sum.whole_values.own, sum.whole_values.total / 2 })
+    sum = sum_of { mixed_precision_policy = { param_dtype = "bfloat16", reduce_dtype = "bfloat16",
+      buffer_dtype = "float32" } }
+    assert.are.equal(4 * n + 2 * n / 2, sum.whole_gradients.total)
+    assert.are.equal(2 * n, sum.whole_values.total)
   end)
 
   it("leave frozen and ignored parameters out", function()
@@ -241,7 +254,7 @@ describe("explain_sharding", function()
       "\n +units +2, and the rest of the model +fsdp_plugin.auto_wrap_policy\n",
       "\n +activation checkpointing +yes +FSDP_ACTIVATION_CHECKPOINTING\n",
       "\n +values +9.3 KB +4.9 KB +one of 2 parts\n", "\n +states +9.3 KB +",
-      "\n +two units' values +7.0 KB",
+      "\n +two units' values +7.0 KB", "\n +the model's own unit's values +2.4 KB",
       "\n +a rank sends +in each forward and backward pass +" } do
       messages.matches(out, line)
     end
@@ -281,7 +294,49 @@ describe("explain_sharding", function()
     messages.matches(out, "in each forward and backward pass +8.3 KB")
     out = explained(false, "nn.Linear(64, 64)", "SGD")
     messages.matches(out, "\n +the unit's values +16.6 KB")
-    messages.matches(out, "in each forward and backward pass +25.0 KB")
+    messages.matches(out, "in each forward and backward pass +16.6 KB") -- values once, gradients once
+  end)
+
+  -- What ranks gather in a pass is counted, and their peak is measured.
+  it("counts what is gathered, and what is in memory while units compute", function()
+    for _, case in ipairs { "true", "false", "true, mixed_precision_policy = 'bf16'",
+      "false, mixed_precision_policy = 'bf16'" } do
+      ranks.ok(2, ([[
+        local models, optim, tensor, utils = accelerate.models, accelerate.optim, accelerate.tensor,
+          accelerate.utils
+        local sizes = require "accelerate.parallel.sharded.table"
+        local a = accelerate.Accelerator { cpu = true, fsdp_plugin = { fsdp_version = 2,
+          auto_wrap_policy = "TRANSFORMER_BASED_WRAP", reshard_after_forward = %s } }
+        local model = models.GPT2LMHeadModel {
+          vocab_size = 300, n_positions = 16, n_embd = 256, n_layer = 4, n_head = 4 }
+        local ids, optimizer = tensor.randint(0, 300, { 1, 8 }), nil
+        model, optimizer = a:prepare(model, optim.AdamW(model:parameters(), { lr = 1e-3 }))
+        local function pass() a:backward(model(ids, { labels = ids }).loss) end
+        pass()
+        optimizer:step()
+        optimizer:zero_grad()
+        collectgarbage() collectgarbage()
+        local rest, before = utils.memory_stats().live_bytes, core.flat_gathered()
+        utils.reset_peak_memory_stats()
+        pass()
+        local more, gathered = utils.memory_stats().peak_bytes - rest, core.flat_gathered() - before
+        local plan = a._plan
+        local units = sizes.units(plan, model)
+        local said, sum = a:explain_sharding(model), sizes.bytes(plan, units, 2)
+        local values, trained = 0, 0
+        for i, unit in ipairs(units) do
+          local each = plan.param_dtype and 2 or 4
+          values = values + unit.values.float32 * each * (plan.reshard_after_forward and i > 1 and 2 or 1)
+          trained = trained + unit.trained.float32 * (plan.reduce_dtype and 2 or 4)
+        end
+        check(math.abs(gathered - values) < 0.01 * values, ("%%d beside %%d"):format(gathered, values))
+        local text = require("accelerate.utils.sizes").text((values + trained) / 2)
+        check(said:find("forward and backward pass  " .. text, 1, true), text .. " in " .. said)
+        local buffers = sum.whole_values.total + sum.whole_gradients.total
+        check(more < 1.15 * buffers and more > 0.5 * buffers, ("%%.1f MB beside %%.1f"):format(more / 1e6,
+          buffers / 1e6))
+      ]]):format(case), { launch = { "--cpu" }, env = { ACCEL_SHARED_PARAMETERS = "0" } })
+    end
   end)
 
   it("counts what Muon and Adafactor send in a step, and keep whole", function()

@@ -131,7 +131,7 @@ function M.sharded(m, strategies, ranks, copies, dtype)
     if plan then
       local sum = sharding.bytes(plan, units, 2)
       rows[#rows + 1] = { strategy, bytes(sum.values + sum.working), bytes(sum.gradients), bytes(sum.states),
-        bytes(sum.buffers * (sum.unit_values + sum.unit_gradients)), bytes(sum.total),
+        bytes(sum.whole_values.total + sum.whole_gradients.total), bytes(sum.total),
         bytes(sum.total * ranks) }
     end
   end

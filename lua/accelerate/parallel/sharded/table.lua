@@ -65,6 +65,42 @@ local function computed_bytes(plan, unit)
   return sum
 end
 
+-- Buffers of units while they compute: those of the model's own unit stay until the others have
+-- computed; of the others one computes while the next is acquired.
+---@param list number[] bytes of each unit, the model's own first
+---@return { own: number, unit: number, units: integer, total: number }
+local function buffers_of(list)
+  local largest = 0
+  for i = 2, #list do largest = math.max(largest, list[i]) end
+  local alone = #list == 1
+  local found = { own = alone and 0 or list[1], unit = alone and list[1] or largest,
+    units = math.min(math.max(#list - 1, 1), 2) }
+  found.total = found.own + found.units * found.unit
+  return found
+end
+
+-- Buffers of values that are kept from forward to backward.
+local function all_buffers(list)
+  local sum = 0
+  for _, bytes in ipairs(list) do sum = sum + bytes end
+  return { own = 0, unit = sum, units = 1, total = sum, all = #list > 1 }
+end
+
+-- The buffers of gradients, and what rounding one unit's takes where they are sent in another type.
+local function gradient_buffers(plan, units)
+  local own, rounded, reduced = {}, 0, SIZES[plan.reduce_dtype]
+  for i, unit in ipairs(units) do
+    own[i] = bytes_of(unit.trained)
+    local sent = reduced and bytes_of(unit.trained, reduced) or own[i]
+    if sent ~= own[i] then rounded = math.max(rounded, sent) end
+  end
+  local found = buffers_of(own)
+  found.rounded, found.total = rounded, found.total + rounded
+  return found
+end
+
+local NO_BUFFERS = { own = 0, unit = 0, units = 0, total = 0 }
+
 --- Returns a rank's bytes under a plan.
 ---@param plan accelerate.ShardingPlan
 ---@param units { values: table, trained: table, eight: integer }[] what `units` returned
@@ -72,57 +108,56 @@ end
 ---@param opts { lines: number, vectors: number, shared: boolean }? lines, vectors: bytes of other
 ---  states, see Optimizer:_kept_bytes; shared: the ranks have one copy of the values, and gather
 ---  none
----@return { values: number, gradients: number, states: number, working: number, unit_values:
----  number, unit_gradients: number, buffers: integer, files: number, lines: number, total: number,
----  whole: table } buffers: units in memory at a time; files: bytes that rest in files; total:
----  bytes in memory
+---@return { values: number, gradients: number, states: number, working: number, whole_values:
+---  table, whole_gradients: table, files: number, lines: number, total: number, whole: table }
+---  whole_values, whole_gradients: the units' buffers while they compute (`buffers_of`); files:
+---  bytes that rest in files; total: bytes in memory
 function M.bytes(plan, units, states, opts)
-  local sum = { values = 0, gradients = 0, states = 0, working = 0, unit_values = 0, unit_gradients = 0 }
+  local sum = { values = 0, gradients = 0, states = 0, working = 0 }
   local whole = { values = 0, gradients = 0, states = 0 }
   local lines, vectors = opts and opts.lines or 0, opts and opts.vectors or 0
   local gathers = is_cut(plan, "values") and not (opts and opts.shared)
-  local computed, reduced = SIZES[plan.param_dtype], SIZES[plan.reduce_dtype]
+  local computed, in_units = SIZES[plan.param_dtype], {}
   local function parts(what) return is_cut(plan, what) and plan.shard or 1 end
-  for _, unit in ipairs(units) do
+  for i, unit in ipairs(units) do
     sum.values = sum.values + bytes_of(unit.values, nil, parts "values")
     sum.gradients = sum.gradients + bytes_of(unit.trained, nil, parts "gradients")
     sum.states = sum.states + states * bytes_of(unit.trained, nil, parts "states")
     whole.values = whole.values + bytes_of(unit.values)
     whole.gradients = whole.gradients + bytes_of(unit.trained)
     whole.states = whole.states + states * bytes_of(unit.trained)
-    if gathers or plan.offload.values then
-      sum.unit_values = math.max(sum.unit_values, computed_bytes(plan, unit))
-    elseif computed and computed < 4 then
+    in_units[i] = computed_bytes(plan, unit)
+    if not (gathers or plan.offload.values) and computed and computed < 4 then
       sum.working = sum.working + bytes_of(unit.values, computed)
-    end
-    if is_cut(plan, "gradients") then
-      sum.unit_gradients = math.max(sum.unit_gradients, bytes_of(unit.trained, reduced))
     end
   end
   sum.lines = lines
   sum.states = sum.states + vectors / parts "states" + lines
   whole.states = whole.states + vectors + lines
-  sum.buffers = math.min(#units, 2)  -- one unit computes while the next is acquired
+  sum.whole_values = gathers and not plan.reshard_after_forward and all_buffers(in_units)
+    or (gathers or plan.offload.values) and buffers_of(in_units) or NO_BUFFERS
+  sum.whole_gradients = is_cut(plan, "gradients") and gradient_buffers(plan, units) or NO_BUFFERS
   sum.whole, sum.files = whole, 0
   for _, what in ipairs(WHATS) do
     if plan.offload[what] == "disk" then sum.files = sum.files + sum[what] end
   end
-  sum.total = sum.values + sum.gradients + sum.states - sum.files + sum.working
-    + sum.buffers * (sum.unit_values + sum.unit_gradients)
+  sum.total = sum.values + sum.gradients + sum.states - sum.files + sum.working + sum.whole_values.total
+    + sum.whole_gradients.total
   return sum
 end
 
 -- What a rank sends in a forward and backward pass, and at an optimizer step. optimizer: nil: one
 -- whose step exchanges nothing.
 local function traffic(plan, units, optimizer, shared)
-  local values, gradients = 0, 0
-  for _, unit in ipairs(units) do
+  local values, again, gradients = 0, 0, 0
+  for i, unit in ipairs(units) do
     values = values + computed_bytes(plan, unit)
+    if i > 1 then again = again + computed_bytes(plan, unit) end -- the model's own unit stays
     gradients = gradients + bytes_of(unit.trained, SIZES[plan.reduce_dtype])
   end
   local function share(n) return (n - 1) / n end
-  local acquired = is_cut(plan, "values") and not shared and (plan.reshard_after_forward and 2 or 1) * values
-    or 0
+  local acquired = is_cut(plan, "values") and not shared
+    and values + (plan.reshard_after_forward and again or 0) or 0
   -- values that are whole while their states are cut come back after the step
   local returned = not is_cut(plan, "values") and is_cut(plan, "states") and values or 0
   local reductions = is_cut(plan, "gradients") and 1 or 2
@@ -215,6 +250,20 @@ local PLACES = { disk = ", in files", cpu = ", in host memory" }
 
 local function where(plan, what) return PLACES[plan.offload[what]] or "" end
 
+-- Rows of the units' buffers.
+local function buffer_rows(rows, name, buffers)
+  local function add(what, bytes, note)
+    if bytes > 0 then rows[#rows + 1] = { what:format(name), "", size_text(bytes), note or "" } end
+  end
+  add("the model's own unit's %s", buffers.own, "while the others compute")
+  if buffers.all then add("all units' %s", buffers.unit, "kept until backward")
+  else
+    add(buffers.units == 2 and "two units' %s" or "the unit's %s", buffers.units * buffers.unit,
+      buffers.units == 2 and "the largest unit's" or nil)
+  end
+  add("one unit's %s, rounded", buffers.rounded or 0, "as they are sent")
+end
+
 local function bytes_rows(plan, sum)
   local rows = { { "bytes of a rank", "whole model", "this plan", "" } }
   for _, name in ipairs(WHATS) do
@@ -223,13 +272,7 @@ local function bytes_rows(plan, sum)
         (name == "states" and sum.lines > 0 and "; whole for rows and columns" or "") }
   end
   if sum.working > 0 then rows[#rows + 1] = { "working copies", "", size_text(sum.working), "whole" } end
-  for _, name in ipairs { "values", "gradients" } do
-    local bytes = sum["unit_" .. name]
-    if bytes > 0 then
-      rows[#rows + 1] = { (sum.buffers == 1 and "the unit's %s" or "two units' %s"):format(name), "",
-        size_text(sum.buffers * bytes), sum.buffers == 2 and "the largest unit's" or "" }
-    end
-  end
+  for _, name in ipairs { "values", "gradients" } do buffer_rows(rows, name, sum["whole_" .. name]) end
   rows[#rows + 1] = { "together", size_text(sum.whole.values + sum.whole.gradients + sum.whole.states),
     size_text(sum.total), "activations come on top" }
   if sum.files > 0 then
