@@ -180,8 +180,8 @@ describe("notebook_launcher", function()
     s:send("\3")
     s:expect("interrupted\n")
     s:ask("accelerate.debug_launcher(function() return 7 end)", "^7\n")
-    s:send(("io.write('on\\n') accelerate.notebook_launcher(print, {}, { num_processes = 1, num_nodes = 2, " ..
-      "use_port = %d })\r"):format(machines.free_port()))
+    s:send(("io.write('on\\n') accelerate.notebook_launcher(print, {}, { num_processes = 1, " ..
+      "num_nodes = 2, use_port = %d })\r"):format(machines.free_port()))
     s:expect "\non\n"
     processes.sleep(0.3)
     s:send("\3")

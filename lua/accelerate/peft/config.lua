@@ -81,8 +81,8 @@ M.LoraConfig = dataclasses._record(NAME, {
   },
   init = function(self)
     if type(self.target_modules) == "string" and self.layers_to_transform then
-      fail("%s: layers_to_transform goes with names as target_modules; the expression %s can say which blocks",
-        NAME, options.show(self.target_modules))
+      fail("%s: layers_to_transform goes with names as target_modules; " ..
+        "the expression %s can say which blocks", NAME, options.show(self.target_modules))
     elseif self.layers_pattern and not self.layers_to_transform then
       fail("%s: layers_pattern is for layers_to_transform, which is not given", NAME)
     end
