@@ -11,6 +11,8 @@ JIT      ?= on#         off: `make test` runs the specs with LuaJIT's compiler o
 # Where `make gpu-report` leaves its logs: $OUT.
 REPORT   := $(abspath $(if $(filter environment,$(origin OUT)),$(OUT),gpu-report))
 OUT      := build$(if $(filter-out release,$(MODE)),/$(MODE))
+# Also where it is given as an absolute path: the files of dependencies (.d) name it in one way.
+override OUT := $(if $(filter /%,$(OUT)),$(OUT:$(CURDIR)/%=%),$(OUT))
 
 ifeq ($(filter release asan ubsan tsan fuzz,$(MODE)),)
 $(error MODE is "$(MODE)"; it must be release, asan, ubsan, tsan or fuzz)

@@ -66,6 +66,23 @@ describe("the runner of the specs", function()
   end)
 end)
 
+describe("make", function()
+  if not io.open "Makefile" then return end
+
+  -- An object that was made under another name would not be made anew when a header changes.
+  it("has one name for its folder, however OUT is given", function()
+    local pipe = io.popen "pwd"
+    local tree = pipe:read "*l"
+    pipe:close()
+    for _, out in ipairs { "build", tree .. "/build" } do
+      local status, text, err = host.run({ "-np", "OUT=" .. out, "help" },
+        { path = "make", unset = { "MAKEFLAGS", "MAKELEVEL", "MFLAGS" } })
+      assert.are.equal(0, status, err)
+      assert.is_truthy(text:find("\nOUT := build\n", 1, true), out)
+    end
+  end)
+end)
+
 describe("make demo and make test", function()
   if not io.open "Makefile" then return end
 
