@@ -43,42 +43,74 @@ static pid_t guard;
 
 /* ---- finding the programs */
 
-/* Whether the environment in `fd` has the mark.  It may be longer than the buffer. */
-static bool has_mark(int fd)
+/* Whether a process has the mark in its environment, which may be longer than the buffer.  *empty:
+ * it shows none. */
+static bool has_mark(const char *pid, bool *empty)
 {
-  char text[4096 + sizeof mark];
+  char path[64], text[4096 + sizeof mark];
   size_t kept = 0;
   const size_t n = strlen(mark) + 1; /* with the NUL that ends a variable */
   ssize_t k;
+  bool found = false;
 
-  while ((k = read(fd, text + kept, 4096)) > 0) {
+  *empty = false;
+  snprintf(path, sizeof path, "/proc/%.20s/environ", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  *empty = true;
+  while (!found && (k = read(fd, text + kept, 4096)) > 0) {
     const size_t all = kept + (size_t)k;
-    if (memmem(text, all, mark, n)) return true;
+    *empty = false;
+    found = memmem(text, all, mark, n) != NULL;
     kept = all < n ? all : n - 1;
     memmove(text, text + all - kept, kept);
   }
-  return false;
+  close(fd);
+  return found;
 }
 
-/* Signals a process with the mark.  The descriptor of the process guarantees that its number is not
- * reused between the check and the signal. */
-static bool signal_if_ours(const char *pid, int sig)
+/* Whether a process is on its way into a program (execve), and shows neither arguments nor an
+ * environment.  Kernel threads and processes that are ending have none for good. */
+static bool amid_exec(const char *pid)
 {
-  char path[64];
-  const int process = (int)syscall(SYS_pidfd_open, atoi(pid), 0);
-  bool ours = false;
+  enum { ENDING = 0x4, KERNEL_THREAD = 0x200000 }; /* the kernel's PF_EXITING and PF_KTHREAD */
+  char path[64], text[512], state;
+  unsigned flags;
+  ssize_t n;
   int fd;
 
+  snprintf(path, sizeof path, "/proc/%.20s/cmdline", pid);
+  if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return false;
+  n = read(fd, text, 1);
+  close(fd);
+  if (n != 0) return false;
+  snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+  if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return false;
+  n = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[n > 0 ? n : 0] = 0;
+  const char *const name_end = strrchr(text, ')');
+  return name_end && sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) == 2 &&
+         state != 'Z' && state != 'X' && !(flags & (ENDING | KERNEL_THREAD));
+}
+
+/* Signals a process with the mark, and says whether it may have one.  The descriptor of the process
+ * guarantees that its number is not reused between the check and the signal. */
+static bool signal_if_ours(const char *pid, int sig)
+{
+  const int process = (int)syscall(SYS_pidfd_open, atoi(pid), 0);
+  bool empty, maybe = false;
+
   if (process < 0 && errno != ENOSYS) return false;
-  snprintf(path, sizeof path, "/proc/%.20s/environ", pid);
-  if ((fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0) {
-    ours = has_mark(fd);
-    close(fd);
+  bool ours = has_mark(pid, &empty);
+  if (empty) { /* it may have come into its program since */
+    maybe = amid_exec(pid);
+    ours = !maybe && has_mark(pid, &empty);
   }
   if (ours && sig)
     process >= 0 ? syscall(SYS_pidfd_send_signal, process, sig, NULL, 0) : kill(atoi(pid), sig);
   if (process >= 0) close(process);
-  return ours;
+  return ours || maybe;
 }
 
 /* Sends `sig` (0: none) to the run's programs; returns how many there are. */
