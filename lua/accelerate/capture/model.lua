@@ -11,11 +11,10 @@
 --- contains that, overlapped as in the eager pass.
 local autocast = require "accelerate.precision.autocast"
 local core = require "accelerate.core"
-local nested = require "accelerate.utils.nested"
 local options = require "accelerate.utils.options"
-local ordered = require "accelerate.utils.ordered"
 local recording = require "accelerate.capture.recording"
 local scope = require "accelerate.utils.scope"
+local values = require "accelerate.capture.values"
 
 local fail = options.fail
 
@@ -23,74 +22,31 @@ local M = {}
 
 local WARMUP, MOST = 3, 32
 
--- ---- nested values
-
--- Appends the tensors of `value` to `list`. Returns false for a value that is neither a tensor nor
--- plain.
-local function flatten(value, list, words)
-  if core.is_tensor(value) then
-    list[#list + 1] = value
-    words[#words + 1] = core.tensor_key(value)
-  elseif nested.is_container(value) then
-    words[#words + 1] = "{"
-    for key, inner in ordered.pairs(value) do
-      words[#words + 1] = tostring(key) .. "="
-      if not flatten(inner, list, words) then return false end
-    end
-    words[#words + 1] = "}"
-  elseif type(value) == "table" or type(value) == "function" or type(value) == "userdata" then
-    return false
-  else
-    words[#words + 1] = recording.word(value)
-  end
-  return true
-end
-
--- Returns `value` with its tensors replaced by those of `list`, after the first `at[1]`.
-local function rebuild(value, list, at)
-  if core.is_tensor(value) then
-    at[1] = at[1] + 1
-    return list[at[1]]
-  end
-  if not nested.is_container(value) then return value end
-  local copy = getmetatable(value) and ordered.new() or {}
-  for key, inner in ordered.pairs(value) do copy[key] = rebuild(inner, list, at) end
-  return copy
-end
-
-local function rebuild_all(values, list)
-  local at, copies = { 0 }, { n = values.n }
-  for i = 1, values.n do copies[i] = rebuild(values[i], list, at) end
-  return copies
-end
-
 -- ---- recording
 
 -- Records fn(...) on `device` and returns the list of its results. apart: it leaves gradients of
 -- leaves alone.
 local function record(device, apart, fn, ...)
-  collectgarbage()
-  collectgarbage()
-  local active = recording.new "record"
-  local capture = core.capture_begin(device)
-  if apart then core.capture_leave_gradients(capture) end
-  recording.active = active
-  local results = scope.pack(xpcall(fn, scope.traced, ...))
-  recording.active = nil
-  local ok, message = results[1], results[2]
-  if ok and #active.again > 0 then
-    ok, message = false, "the forward of a model with dynamo_backend = 'cudagraphs' " ..
-      "steps an optimizer or a schedule"
-  end
-  if ok then ok, message = pcall(core.capture_end, capture) end
-  if not ok then
-    core.capture_free(capture)
-    recording.undo(active)
-    error(message, 0)
-  end
-  table.remove(results, 1)
-  results.n = results.n - 1
-  return capture, results
+  local given = scope.pack(...)
+  return recording.record(device, function(capture, active)
+    if apart then core.capture_leave_gradients(capture) end
+    local results, message = recording.run(active, fn, unpack(given, 1, given.n))
+    if not results then error(message, 0) end
+    if #active.again > 0 then
+      fail("the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer or a schedule")
+    end
+    core.capture_end(capture)
+    return results
+  end)
+end
+
+-- Returns values around the tensors of `list` in place of their own.
+local function rebuild(given, list)
+  local at = 0
+  return values.map(given, "", function()
+    at = at + 1
+    return list[at]
+  end)
 end
 
 local function wanted(list)
@@ -103,17 +59,17 @@ end
 
 -- Records the forward pass for arguments of this form. Backward passes are recorded at first use.
 local function make(self, args, tensors)
-  local inputs, outputs, words = {}, {}, {}
+  local inputs, outputs, words, paths = {}, {}, {}, {}
   core.no_grad(function()
     for i, t in ipairs(tensors) do inputs[i] = t:detach():clone() end
   end)
   for i, t in ipairs(tensors) do
     if t.requires_grad then inputs[i].requires_grad = true end
   end
-  local copies = rebuild_all(args, inputs)
+  local copies = rebuild(args, inputs)
   local forward, results = record(self.device, true, self.forward, unpack(copies, 1, copies.n))
   for i = 1, results.n do
-    if not flatten(results[i], outputs, words) then
+    if not values.describe(results[i], "", words, outputs, paths) then
       core.capture_free(forward)
       fail("dynamo_backend = 'cudagraphs': result %d of the model's forward must be a tensor, or a table " ..
         "of tensors and plain values, got %s", i,
@@ -222,10 +178,10 @@ local function free(pair)
 end
 
 local function call(self, ...)
-  local args, tensors, words = scope.pack(...), {}, {}
+  local args, tensors, words, paths = scope.pack(...), {}, {}, {}
   if not core.is_grad_enabled() or recording.active or core.is_recording() then return self.forward(...) end
   for i = 2, args.n do
-    if not flatten(args[i], tensors, words) then return self.forward(...) end
+    if not values.describe(args[i], "", words, tensors, paths) then return self.forward(...) end
   end
   for _, t in ipairs(tensors) do
     if t.device ~= self.device then return self.forward(...) end
@@ -260,7 +216,7 @@ local function call(self, ...)
   tensors[#tensors + 1] = pair.params[1]
   local outputs = { op(pair, unpack(tensors)) }
   self.replayed = self.replayed + 1
-  local results = rebuild_all(pair.shape, outputs)
+  local results = rebuild(pair.shape, outputs)
   return unpack(results, 1, results.n)
 end
 

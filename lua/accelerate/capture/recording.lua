@@ -4,7 +4,9 @@
 --- Code that changes such state checks `recording.active`, which is nil outside a recording or a
 --- comparison. There it registers how to repeat the change and how to undo it. A change that cannot
 --- be repeated is refused.
+local core = require "accelerate.core"
 local options = require "accelerate.utils.options"
+local scope = require "accelerate.utils.scope"
 
 local fail = options.fail
 
@@ -72,6 +74,41 @@ end
 ---@param active accelerate.Recording
 function M.undo(active)
   for i = #active.undo, 1, -1 do active.undo[i]() end
+end
+
+--- Runs fn(...), whose actions on the host register themselves in `active`.
+---@param active accelerate.Recording? nil: in the one around
+---@return { n: integer }? results nil where fn raised
+---@return string? message
+function M.run(active, fn, ...)
+  local former = M.active
+  M.active = active or former
+  local results = scope.pack(xpcall(fn, scope.traced, ...))
+  M.active = former
+  if not results[1] then return nil, results[2] end
+  table.remove(results, 1)
+  results.n = results.n - 1
+  return results
+end
+
+--- Records on `device` what body(capture, active) does; body ends the capture. Where it raises,
+--- nothing of the recording is left.
+---@param device string
+---@param body fun(capture: any, active: accelerate.Recording): any
+---@return any capture the core's
+---@return any result of body
+---@return accelerate.Recording active
+function M.record(device, body)
+  local active = M.new "record"
+  collectgarbage()
+  collectgarbage()
+  local capture = core.capture_begin(device)
+  active.capture = capture
+  local ok, result = xpcall(body, scope.traced, capture, active)
+  if ok then return capture, result, active end
+  core.capture_free(capture)
+  M.undo(active)
+  error(result, 0)
 end
 
 -- Copies the options of all groups, which schedules change.

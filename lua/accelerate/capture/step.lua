@@ -18,6 +18,7 @@ local options = require "accelerate.utils.options"
 local ordered = require "accelerate.utils.ordered"
 local recording = require "accelerate.capture.recording"
 local scope = require "accelerate.utils.scope"
+local values = require "accelerate.capture.values"
 
 local fail = options.fail
 
@@ -30,73 +31,41 @@ local OPTIONS = {
   max_graphs = { "integer", default = 32, min = 1 },
 }
 
-local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
-
 -- ---- arguments and results
 
--- Appends what identifies `value` to `words`, and its tensors to `tensors`.
-local function describe(value, path, words, tensors)
-  local kind = type(value)
-  if core.is_tensor(value) then
-    words[#words + 1] = core.tensor_key(value)
-    tensors[#tensors + 1] = { value, path }
-  elseif PLAIN[kind] then
-    words[#words + 1] = recording.word(value)
-  elseif nested.is_container(value) then
-    words[#words + 1] = "{"
-    for key, inner in ordered.pairs(value) do
-      words[#words + 1] = tostring(key) .. "="
-      describe(inner, nested.extend(path, key), words, tensors)
+-- Appends to `words` and lists as values.describe does. Raises for values that are neither tensors
+-- nor plain.
+local function describe(args, words, tensors, paths)
+  for i = 1, args.n do
+    local known, path, other = values.describe(args[i], ("argument %d"):format(i), words, tensors, paths)
+    if not known then
+      fail("capture: %s must be a tensor, a number, a string, a boolean, or a table of these, got %s", path,
+        options.show(other))
     end
-    words[#words + 1] = "}"
-  else
-    fail("capture: %s must be a tensor, a number, a string, a boolean, or a table of these, got %s", path,
-      options.show(value))
   end
-end
-
--- Returns `value` with every tensor replaced by fn(tensor, path).
-local function map(value, path, fn)
-  if core.is_tensor(value) then return fn(value, path) end
-  if not nested.is_container(value) then return value end
-  local copy = getmetatable(value) and ordered.new() or {}
-  for key, inner in ordered.pairs(value) do copy[key] = map(inner, nested.extend(path, key), fn) end
-  return copy
 end
 
 -- Returns results without history, since a replay makes none. Raises for what a replay could not
 -- return.
-local function check_result(value, path, device)
-  if core.is_tensor(value) then
-    if value.device ~= device then
-      fail("capture: %s lies on %s: a captured step for %s returns tensors of that device", path,
-        value.device, device)
+local function check_results(list, device)
+  return values.map(list, "result", function(t, path)
+    if t.device ~= device then
+      fail("capture: %s lies on %s: a captured step for %s returns tensors of that device", path, t.device,
+        device)
     end
-    return value.grad_fn and value:detach() or value
-  end
-  if value == nil then return nil end
-  if not nested.is_container(value) then
+    return t.grad_fn and t:detach() or t
+  end, function(value, path)
+    if value == nil then return end
     fail("capture: %s is %s: a replay would return the same one for ever; " ..
       "return tensors, or tables of tensors", path, options.show(value))
-  end
-  local copy = getmetatable(value) and ordered.new() or {}
-  for key, inner in ordered.pairs(value) do
-    copy[key] = check_result(inner, nested.extend(path, key), device)
-  end
-  return copy
-end
-
-local function check_results(list, device)
-  for i = 1, list.n do list[i] = check_result(list[i], ("result %d"):format(i), device) end
-  return list
+  end)
 end
 
 local function same(t) return t end
 
 -- Returns the results in fresh tables around their tensors.
 local function hand_out(list)
-  local copy = {}
-  for i = 1, list.n do copy[i] = map(list[i], "", same) end
+  local copy = values.map(list, "result", same)
   return unpack(copy, 1, list.n)
 end
 
@@ -104,7 +73,7 @@ end
 
 local function device_of(self, tensors)
   if self.device then return self.device end
-  if tensors[1] then return tensors[1][1].device end
+  if tensors[1] then return tensors[1].device end
   return require("accelerate.state").PartialState().device
 end
 
@@ -119,9 +88,9 @@ end
 -- Returns the modes of the modules that the step calls, as far as they are known.
 local function modes(self) return " " .. recording.flags(self.modes, self.modules, "training") end
 
-local function check_tensors(tensors, device)
-  for _, entry in ipairs(tensors) do
-    local t, path = entry[1], entry[2]
+local function check_tensors(tensors, paths, device)
+  for i, t in ipairs(tensors) do
+    local path = paths[i]
     if t.device ~= device then
       fail("capture: %s lies on %s; the step is captured for %s", path, t.device, device)
     end
@@ -136,14 +105,10 @@ end
 -- Runs the function and collects the modules that it calls. Registers its actions on the host in
 -- `active`, if given.
 local function run(self, active, args)
-  local former = recording.active
-  recording.active, recording.modules, recording.optimizers = active or former, self.modules, self.optimizers
-  local results = scope.pack(xpcall(self.fn, scope.traced, unpack(args, 1, args.n)))
-  recording.active, recording.modules, recording.optimizers = former, nil, nil
-  if not results[1] then return nil, results[2] end
-  table.remove(results, 1)
-  results.n = results.n - 1
-  return results
+  recording.modules, recording.optimizers = self.modules, self.optimizers
+  local results, message = recording.run(active, self.fn, unpack(args, 1, args.n))
+  recording.modules, recording.optimizers = nil, nil
+  return results, message
 end
 
 local function eager(self, args, device)
@@ -155,51 +120,36 @@ end
 
 -- ---- recording
 
--- Returns copies of the arguments for the recorded kernels to read, and the list of their tensors.
+-- Returns copies of the arguments for the recorded kernels to read, their tensors, and where these
+-- stand.
 local function static_inputs(args)
-  local inputs = {}
-  local copies = { n = args.n }
+  local inputs, paths, copies = {}, {}, nil
   core.no_grad(function()
-    for i = 1, args.n do
-      copies[i] = map(args[i], ("argument %d"):format(i), function(t, path)
-        local input = t:detach():clone()
-        inputs[#inputs + 1] = { input, path }
-        return input
-      end)
-    end
+    copies = values.map(args, "argument", function(t, path)
+      local input = t:detach():clone()
+      inputs[#inputs + 1], paths[#paths + 1] = input, path
+      return input
+    end)
   end)
-  return copies, inputs
-end
-
-local function abandon(active, capture, message)
-  core.capture_free(capture)
-  recording.undo(active)
-  error(message, 0)
+  return copies, inputs, paths
 end
 
 local function record(self, args, device)
-  local copies, inputs = static_inputs(args)
-  local active = recording.new "record"
-  collectgarbage()
-  collectgarbage()
-  local capture = core.capture_begin(device)
-  active.capture = capture
-  local results, message = run(self, active, copies)
-  if not results then abandon(active, capture, message) end
-  local ok
-  ok, message = pcall(function()
-    check_results(results, device)
+  local copies, inputs, paths = static_inputs(args)
+  local capture, results, active = recording.record(device, function(capture, active)
+    local results, message = run(self, active, copies)
+    if not results then error(message, 0) end
+    results = check_results(results, device)
     core.capture_end(capture)
-    for _, input in ipairs(inputs) do
-      if core.capture_writes(capture, input[1]) then
+    for i, input in ipairs(inputs) do
+      if core.capture_writes(capture, input) then
         fail("capture: the step changes %s in place, which its caller would not see; clone it in the step",
-          input[2])
+          paths[i])
       end
     end
+    core.capture_replay(capture, true)
+    return results
   end)
-  if not ok then abandon(active, capture, message) end
-  ok, message = pcall(core.capture_replay, capture, true)
-  if not ok then abandon(active, capture, message) end
   self.counts.recorded = self.counts.recorded + 1
   return { capture = capture, inputs = inputs, results = results, again = active.again, fits = active.fits,
     replays = 0 }
@@ -218,7 +168,7 @@ local function misfit(variant)
 end
 
 local function fill(variant, tensors)
-  for i, entry in ipairs(tensors) do variant.inputs[i][1]:copy_(entry[1]) end
+  for i, t in ipairs(tensors) do variant.inputs[i]:copy_(t) end
 end
 
 local function replay(variant, tensors)
@@ -291,7 +241,7 @@ local function verified(self, variant, args, tensors, device)
     core.capture_restore(capture, before)
     error(message, 0)
   end
-  check_results(results, device)
+  results = check_results(results, device)
   local eagerly = core.capture_save(capture)
   recording.undo(active)
   core.capture_restore(capture, before)
@@ -342,10 +292,10 @@ end
 
 local function call(self, ...)
   if recording.active then return self.fn(...) end  -- part of the enclosing step
-  local args, words, tensors = scope.pack(...), {}, {}
-  for i = 1, args.n do describe(args[i], ("argument %d"):format(i), words, tensors) end
+  local args, words, tensors, paths = scope.pack(...), {}, {}, {}
+  describe(args, words, tensors, paths)
   local device = device_of(self, tensors)
-  check_tensors(tensors, device)
+  check_tensors(tensors, paths, device)
   if device == "cpu" then return hand_out(eager(self, args, device)) end
   describe_state(words)
   local prefix = table.concat(words, " ")
