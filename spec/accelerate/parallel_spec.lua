@@ -287,7 +287,7 @@ describe("gradients on ranks", function()
   it("keep a history, so that a penalty on them trains as on one rank", function()
     for _, stage in ipairs { "ZeRO-0", "ZeRO-1" } do
       ranks.ok(3, SCRIPT .. ([[
-        local plan = require("accelerate.parallel.sharded.plan").new("%s", { shard = 3 }, 3)
+        local plan = require("accelerate.parallel.plan").new("%s", { shard = 3 }, 3)
         accelerator._plan = plan
         local net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
         core.manual_seed(3)

@@ -10,7 +10,7 @@ local messages = require "spec.support.messages"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local parallel = require "accelerate.parallel"
-local plans = require "accelerate.parallel.sharded.plan"
+local plans = require "accelerate.parallel.plan"
 local tensor = require "accelerate.tensor"
 
 -- A tenant that writes down its calls, for plans of this name.

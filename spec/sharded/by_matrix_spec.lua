@@ -74,7 +74,7 @@ end)
 -- one row or column; prints losses.
 local RESUMED = [[
   local nn, optim, F = accelerate.nn, accelerate.optim, accelerate.nn.functional
-  local plans = require "accelerate.parallel.sharded.plan"
+  local plans = require "accelerate.parallel.plan"
   local how, plan, action, folder = arg[1], arg[2], arg[3], arg[4]
   local accelerator = accelerate.Accelerator { cpu = true }
   if plan ~= "DDP" then
@@ -155,7 +155,7 @@ describe("LBFGS, whose vectors are of all parameters,", function()
     host.in_folder(function(folder)
       local losses = ranks.ok(2, [[
         local nn, optim = accelerate.nn, accelerate.optim
-        local plans = require "accelerate.parallel.sharded.plan"
+        local plans = require "accelerate.parallel.plan"
         local accelerator = accelerate.Accelerator { cpu = true }
         accelerator._plan = plans.new("ZeRO-1", { shard = ranks }, ranks)
         core.manual_seed(4)
@@ -187,7 +187,7 @@ describe("the states of a rank", function()
   it("are its elements of Muon's mean, and of Adafactor all means for rows and columns", function()
     ranks.ok(3, [[
       local nn, optim = accelerate.nn, accelerate.optim
-      local plans = require "accelerate.parallel.sharded.plan"
+      local plans = require "accelerate.parallel.plan"
       local function states(how)
         local accelerator = accelerate.Accelerator { cpu = true }
         accelerator._plan = plans.new("ZeRO-3", { shard = ranks }, ranks)

@@ -1,12 +1,12 @@
 -- The bytes that a rank has of a model at rest: as the plan's table says, to 5 percent, whatever
 -- the sizes of the model's layers, which fall anywhere between the size classes of the CPU
 -- allocator (host/core/memory/alloc.c).
--- lua/accelerate/parallel/sharded/table.lua, host/core/params, host/core/memory/lasting.h.
+-- lua/accelerate/parallel/plan/table.lua, host/core/params, host/core/memory/lasting.h.
 local ranks = require "spec.support.ranks"
 
 local MEASURED = [[
 local models, optim, tensor, utils = accelerate.models, accelerate.optim, accelerate.tensor, accelerate.utils
-local own_memory, sizes = require "spec.support.own_memory", require "accelerate.parallel.sharded.table"
+local own_memory, sizes = require "spec.support.own_memory", require "accelerate.parallel.plan.table"
 local strategy, layers = arg[1], tonumber(arg[2])
 local a = accelerate.Accelerator { fsdp_plugin = { reshard_after_forward = strategy,
   auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } }

@@ -7,7 +7,7 @@ local messages = require "spec.support.messages"
 local nn = require "accelerate.nn"
 local optim = require "accelerate.optim"
 local parallel = require "accelerate.parallel"
-local plans = require "accelerate.parallel.sharded.plan"
+local plans = require "accelerate.parallel.plan"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
 

@@ -5,7 +5,7 @@ describe("a step of full sharding", function()
   it("has few units whole at a time, also where the model's own unit is used first and last", function()
     ranks.ok(2, [[
       local models, optim, tensor = accelerate.models, accelerate.optim, accelerate.tensor
-      local sizes, utils = require "accelerate.parallel.sharded.table", accelerate.utils
+      local sizes, utils = require "accelerate.parallel.plan.table", accelerate.utils
       local a = accelerate.Accelerator { fsdp_plugin = { auto_wrap_policy = "TRANSFORMER_BASED_WRAP" } }
       local model = models.GPT2LMHeadModel {
         vocab_size = 64, n_positions = 16, n_embd = 256, n_layer = 8, n_head = 4 }

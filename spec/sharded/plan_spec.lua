@@ -1,4 +1,4 @@
--- Sharding plans: lua/accelerate/parallel/sharded/plan.lua, units.lua and table.lua.
+-- Sharding plans: lua/accelerate/parallel/plan, lua/accelerate/config/sharding.lua.
 local accelerate = require "accelerate"
 local env = require "accelerate.utils.environment"
 local messages = require "spec.support.messages"
@@ -6,11 +6,12 @@ local models = require "accelerate.models"
 local nn = require "accelerate.nn"
 local notice = require "accelerate.messages.notice"
 local optim = require "accelerate.optim"
-local plans = require "accelerate.parallel.sharded.plan"
-local sizes = require "accelerate.parallel.sharded.table"
+local plans = require "accelerate.parallel.plan"
+local sharding = require "accelerate.config.sharding"
+local sizes = require "accelerate.parallel.plan.table"
 local ranks = require "spec.support.ranks"
 local state = require "accelerate.state"
-local units = require "accelerate.parallel.sharded.units"
+local units = require "accelerate.parallel.plan.units"
 
 local raises = messages.raises
 local Plugin, Config = accelerate.FullyShardedDataParallelPlugin, accelerate.ParallelismConfig
@@ -22,7 +23,7 @@ local function context(n, more)
 end
 
 local function plan_of(given, made)
-  return plans.from_fsdp(env.clear_environment(function() return Plugin(given) end), made or context(4))
+  return sharding.from_fsdp(env.clear_environment(function() return Plugin(given) end), made or context(4))
 end
 
 local function homes(plan) return ("%s %s %s"):format(plan.values, plan.gradients, plan.states) end
@@ -67,7 +68,8 @@ describe("a plan of FSDP", function()
 
   it("says where each setting came from", function()
     local plan = env.patch_environment({ FSDP_STATE_DICT_TYPE = "SHARDED_STATE_DICT" }, function()
-      return plans.from_fsdp(Plugin { reshard_after_forward = "NO_SHARD", ignored_modules = "a" }, context(1))
+      return sharding.from_fsdp(Plugin { reshard_after_forward = "NO_SHARD", ignored_modules = "a" },
+        context(1))
     end)
     assert.are.equal("fsdp_plugin.reshard_after_forward", plan.origin.name)
     assert.are.equal("fsdp_plugin.ignored_modules", plan.origin.ignored)
@@ -92,9 +94,9 @@ end)
 
 describe("a plan of a ParallelismConfig alone", function()
   it("cuts over dp_shard, and is none without it", function()
-    local plan = plans.from_parallelism(Config { dp_shard_size = 4 }, context(4))
+    local plan = sharding.from_parallelism(Config { dp_shard_size = 4 }, context(4))
     assert.are.same({ "FULL_SHARD", "cut cut cut", 4 }, { plan.name, homes(plan), plan.shard })
-    assert.is_nil(plans.from_parallelism(Config { dp_replicate_size = 4 }, context(4)))
+    assert.is_nil(sharding.from_parallelism(Config { dp_replicate_size = 4 }, context(4)))
   end)
 end)
 

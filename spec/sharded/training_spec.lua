@@ -301,7 +301,7 @@ describe("sharded training", function()
   it("takes states from before prepare, the optimizer's own state dict and whole ones", function()
     ranks.ok(3, [[
       local nn, optim = accelerate.nn, accelerate.optim
-      local plans = require "accelerate.parallel.sharded.plan"
+      local plans = require "accelerate.parallel.plan"
       local parallel = require "accelerate.parallel"
       local function copied(dict)
         for _, kept in pairs(dict.state) do
@@ -353,7 +353,7 @@ describe("sharded training", function()
   it("refuses a state dict of another division, and says what it expected", function()
     local status, _, err = ranks.run(2, [[
       local nn, optim = accelerate.nn, accelerate.optim
-      local plans = require "accelerate.parallel.sharded.plan"
+      local plans = require "accelerate.parallel.plan"
       local accelerator = accelerate.Accelerator { cpu = true }
       accelerator._plan = plans.new("ZeRO-3", { shard = ranks }, ranks)
       local model = nn.Linear(64, 2, { bias = false })

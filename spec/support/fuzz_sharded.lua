@@ -9,7 +9,7 @@ local core, nn, optim = require "accelerate.core", require "accelerate.nn", requ
 local fs = require "accelerate.utils.fs"
 local F, state = require "accelerate.nn.functional", require "accelerate.state"
 local parallel = require "accelerate.parallel"
-local plans = require "accelerate.parallel.sharded.plan"
+local plans = require "accelerate.parallel.plan"
 
 local RANKS, RANK = state.PartialState().num_processes, state.PartialState().process_index
 local GATHERS = os.getenv "ACCEL_SHARED_PARAMETERS" == "0"

@@ -6,7 +6,7 @@ local deferred = require "accelerate.deferred"
 local env = require "accelerate.utils.environment"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local plans = require "accelerate.parallel.sharded.plan"
+local sharding = require "accelerate.config.sharding"
 local state = require "accelerate.state"
 
 local fail = options.fail
@@ -113,10 +113,10 @@ function M.make(engines, shared)
     device = shared.device, parallelism = config }
   if plugin then
     if state.lower_type() then plugin:_follow(shared.mixed_precision) end
-    engines.plan = plans.from_fsdp(plugin, context)
+    engines.plan = sharding.from_fsdp(plugin, context)
     plugin:_bind(engines.plan)
   else
-    engines.plan = plans.from_parallelism(config, context)
+    engines.plan = sharding.from_parallelism(config, context)
   end
   engines.device_mesh = config and config:get_device_mesh()
   return engines.plan

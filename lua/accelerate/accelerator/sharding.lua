@@ -2,7 +2,7 @@
 local kinds = require "accelerate.accelerator.types"
 local options = require "accelerate.utils.options"
 local parallel = require "accelerate.parallel"
-local plans = require "accelerate.parallel.sharded.plan"
+local plans = require "accelerate.parallel.plan"
 
 local fail = options.fail
 

@@ -1,12 +1,13 @@
 --- `accel-run estimate-memory`: what weights need to be loaded, and to be trained with Adam, on one
 --- rank or sharded over several.
+local columns = require "accelerate.messages.columns"
 local commands = require "accelerate.commands"
 local core = require "accelerate.core"
 local files = require "accelerate.utils"
 local fs = require "accelerate.utils.fs"
 local options = require "accelerate.utils.options"
-local plans = require "accelerate.parallel.sharded.plan"
-local sharding = require "accelerate.parallel.sharded.table"
+local plans = require "accelerate.parallel.plan"
+local sharding = require "accelerate.parallel.plan.table"
 local sizes = require "accelerate.utils.sizes"
 
 local M = {}
@@ -65,15 +66,9 @@ function M.measure(path)
 end
 
 local function print_table(rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for k, text in ipairs(row) do widths[k] = math.max(widths[k] or 0, #text) end
-  end
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for k, text in ipairs(row) do cells[k] = text .. (" "):rep(widths[k] - #text) end
-    print((table.concat(cells, "  "):gsub("%s+$", "")))
-  end
+  local lines = {}
+  columns.append(lines, rows)
+  print(table.concat(lines, "\n"))
 end
 
 -- ---- sharded

@@ -396,7 +396,7 @@ function methods.set_auto_wrap_policy(self, model)
   if values.auto_wrap_policy == "TRANSFORMER_BASED_WRAP" then
     values.transformer_cls_names_to_wrap = values.transformer_cls_names_to_wrap or model._no_split_modules
       or {}
-    require("accelerate.parallel.sharded.units").by_class(model, values.transformer_cls_names_to_wrap,
+    require("accelerate.parallel.plan.units").by_class(model, values.transformer_cls_names_to_wrap,
       "TRANSFORMER_BASED_WRAP")
   elseif values.auto_wrap_policy == "SIZE_BASED_WRAP" and values.min_num_params == 0 then
     values.auto_wrap_policy = nil

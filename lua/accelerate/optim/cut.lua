@@ -1,7 +1,7 @@
 --- Parameters that are cut over ranks, for optimizers whose step reads more of a parameter than the
 --- element that it writes.
 ---
---- accelerate.parallel.sharded.pieces replaces `part` when it is loaded; before that no parameter
+--- accelerate.parallel.pieces replaces `part` when it is loaded; before that no parameter
 --- is cut.
 local M = {}
 

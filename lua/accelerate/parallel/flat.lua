@@ -55,6 +55,20 @@ function M.of(p)
   return number and by_number[number]
 end
 
+--- Returns the flats that hold parameters of an optimizer's groups, as keys.
+---@param groups table[] param_groups
+---@return table<accelerate.Flat, boolean>
+function M.of_groups(groups)
+  local found = {}
+  for _, group in ipairs(groups) do
+    for _, p in ipairs(group.params) do
+      local flat = M.of(p)
+      if flat then found[flat] = true end
+    end
+  end
+  return found
+end
+
 local floating = core._is_float
 
 --- Makes the gradient buffer.

@@ -4,7 +4,7 @@
 --- which strategy serves a plan, and takes the prepared models of an Accelerator through a step.
 local flat_buffers = require "accelerate.parallel.flat"
 local identical = require "accelerate.parallel.replicated.identical"
-local pieces = require "accelerate.parallel.sharded.pieces"
+local pieces = require "accelerate.parallel.pieces"
 local records = require "accelerate.parallel.record"
 local sharded = require "accelerate.parallel.sharded"
 require "accelerate.parallel.sharded.averages"
@@ -166,7 +166,7 @@ end
 function M.plan_of(model) return records.of(model).strategy.plan end
 
 --- Returns this rank's pieces of a prepared model's parameters; see
---- accelerate.parallel.sharded.pieces.
+--- accelerate.parallel.pieces.
 ---@param model accelerate.nn.Module
 ---@return accelerate.Piece[]
 function M.pieces_of(model)

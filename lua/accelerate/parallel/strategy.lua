@@ -15,8 +15,8 @@
 --- `finish_pass` (which calls `reduce` where the pass ends with a reduction) and `rest`; a step
 --- `before_step`, the optimizer's, `after_step`.
 local class = require "accelerate.utils.class"
-local pieces = require "accelerate.parallel.sharded.pieces"
-local plans = require "accelerate.parallel.sharded.plan"
+local pieces = require "accelerate.parallel.pieces"
+local plans = require "accelerate.parallel.plan"
 local state = require "accelerate.state"
 local windows = require "accelerate.parallel.windows"
 

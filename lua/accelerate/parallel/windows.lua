@@ -94,13 +94,7 @@ end
 ---@param models accelerate.nn.Module[]
 ---@param groups table[] an optimizer's param_groups
 function M.close_windows(models, groups)
-  local applied = {}
-  for _, group in ipairs(groups) do
-    for _, p in ipairs(group.params) do
-      local flat = flat_buffers.of(p)
-      if flat then applied[flat] = true end
-    end
-  end
+  local applied = flat_buffers.of_groups(groups)
   for _, model in ipairs(models) do
     local record = records.of(model)
     for _, flat in ipairs(record.flats) do

@@ -4,7 +4,7 @@ local class = require "accelerate.utils.class"
 local lists = require "accelerate.utils.lists"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
-local plans = require "accelerate.parallel.sharded.plan"
+local plans = require "accelerate.parallel.plan"
 
 local fail = options.fail
 

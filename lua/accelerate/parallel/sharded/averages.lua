@@ -1,7 +1,7 @@
 --- Averages of models that are cut (optim.swa_utils): the copy is cut as the model is, and each
 --- rank averages its parts.
 local core = require "accelerate.core"
-local pieces = require "accelerate.parallel.sharded.pieces"
+local pieces = require "accelerate.parallel.pieces"
 local records = require "accelerate.parallel.record"
 local sharded = require "accelerate.parallel.sharded"
 local swa_utils = require "accelerate.optim.swa_utils"

@@ -2,7 +2,7 @@
 ---
 --- A prepared model (accelerate.parallel.record) whose `plan` cuts something follows its backward
 --- passes as any other does. It differs in
----   layouts      one for each unit (division.lua), cut over the ranks of `shards.group`; where
+---   layouts      one for each unit (plan/units.lua), cut over the ranks of `shards.group`; where
 ---                values are cut, no rank has them whole (values.lua)
 ---   reductions   of gradients that are cut: each unit's are delivered to the ranks' parts once the
 ---                unit has all of a pass, in the order of the layouts; also inside no_sync
@@ -13,11 +13,12 @@ local core = require "accelerate.core"
 local distributed = require "accelerate.distributed"
 local flat_buffers = require "accelerate.parallel.flat"
 local options = require "accelerate.utils.options"
-local pieces = require "accelerate.parallel.sharded.pieces"
+local pieces = require "accelerate.parallel.pieces"
 local places = require "accelerate.parallel.sharded.places"
 local scope = require "accelerate.utils.scope"
 local state = require "accelerate.state"
-local division = require "accelerate.parallel.sharded.division"
+local forward = require "accelerate.parallel.sharded.forward"
+local units = require "accelerate.parallel.plan.units"
 local values = require "accelerate.parallel.sharded.values"
 
 local fail = options.fail
@@ -129,7 +130,7 @@ function M.begin(record, model, plan, handler)
   check(plan, handler)
   record.plan, record.shards = plan, groups_of(plan)
   record.delivers = is_cut(plan, "gradients")
-  record.units, record.unit_of = division.divide(model, plan.units and plan.units(model) or {})
+  record.units, record.unit_of = units.divide(model, plan.units and plan.units(model) or {})
   record.ignored = plan.ignored and plan.ignored(model) or {}
   record.eight = plan.eight and is_cut(plan, "values") and plan.eight(model) or {}
 end
@@ -159,7 +160,7 @@ local function unit_of(record, flat) return record.unit_of[flat.params[1]] or re
 -- Of a model that is not cut, where a layout rests is decided before its gradients are made.
 local function rest_whole(record, flat, names)
   if record.ignored[flat.params[1]] then return end
-  division.name(unit_of(record, flat), flat, names)
+  forward.name(unit_of(record, flat), flat, names)
   places.rest(record.plan, flat, false)
 end
 
@@ -173,7 +174,7 @@ function M.cut(record, model, made)
     local unit = unit_of(record, flat)
     flat.whole = record.ignored[flat.params[1]] or false
     if not flat.whole then
-      division.name(unit, flat, names)
+      forward.name(unit, flat, names)
       places.rest(plan, flat, true)
       flat.layout:cut_over(record.shards.group._handle, record.shards.copies
         and record.shards.copies._handle,
@@ -195,7 +196,7 @@ function M.cut(record, model, made)
   pieces.meet(record)
   if record.gathers and not record.installed then
     record.installed = true
-    division.install(record, plan.reshard_after_forward)
+    forward.install(record, plan.reshard_after_forward)
   end
   if places.applies(plan) then core.empty_cache() end -- the memory of its former buffers is given back
 end
@@ -362,13 +363,7 @@ end
 ---@param record accelerate.ShardedRecord
 ---@param groups table[] the optimizer's param_groups
 function M.stepped(record, groups)
-  local moved = {}
-  for _, group in ipairs(groups) do
-    for _, p in ipairs(group.params) do
-      local flat = flat_buffers.of(p)
-      if flat then moved[flat] = true end
-    end
-  end
+  local moved = flat_buffers.of_groups(groups)
   for _, flat in ipairs(record.flats) do
     if flat.cut_values then
       flat.layout:drop_values()

@@ -3,7 +3,7 @@
 local Replicated = require "accelerate.parallel.replicated"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local pieces = require "accelerate.parallel.sharded.pieces"
+local pieces = require "accelerate.parallel.pieces"
 local places = require "accelerate.parallel.sharded.places"
 local records = require "accelerate.parallel.record"
 local sharded = require "accelerate.parallel.sharded"

@@ -1,5 +1,8 @@
 --- Which modules of a model are units of their own: a unit's values are acquired together before it
---- computes, and its gradients are reduced together. What no unit has belongs to the model itself.
+--- computes, and its gradients are reduced together.
+---
+--- A parameter belongs to the innermost unit that has it; one that several units share belongs to
+--- the innermost unit around all of them, at the latest the model itself.
 local class = require "accelerate.utils.class"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -165,6 +168,74 @@ function M.parameters_of(model, ignored)
     for _, p in ipairs(module:parameters()) do set[p] = true end
   end
   return set
+end
+
+-- ---- parameters
+
+local WEAK = { __mode = "v" }
+
+---@class accelerate.ShardedUnit
+---@field held { module: accelerate.nn.Module } weak: a unit does not keep its model alive
+---@field name string its name in the model; "" for the model itself
+---@field root boolean whether it is the model itself
+---@field flats accelerate.Flat[]
+
+-- Module -> list of the units around it, the model first, itself last.
+local function around(model, modules)
+  local is_unit, chains = { [model] = true }, {}
+  for _, module in ipairs(modules) do is_unit[module] = true end
+  local function walk(module, name, chain)
+    if is_unit[module] then
+      local longer = { unpack(chain) }
+      longer[#longer + 1] = { module = module, name = name }
+      chain = longer
+    end
+    chains[#chains + 1] = { module = module, chain = chain }
+    for child_name, child in module:named_children() do
+      walk(child, name == "" and child_name or name .. "." .. child_name, chain)
+    end
+  end
+  walk(model, "", {})
+  return chains
+end
+
+-- The longest beginning that two chains have in common.
+local function common(a, b)
+  local n = 0
+  while a[n + 1] and b[n + 1] and a[n + 1].module == b[n + 1].module do n = n + 1 end
+  return { unpack(a, 1, n) }
+end
+
+--- Divides a model: the units in the order of the model, itself first, and the unit of each
+--- parameter.
+---@param model accelerate.nn.Module
+---@param modules accelerate.nn.Module[] those that are units of their own
+---@return accelerate.ShardedUnit[] units
+---@return table<accelerate.Tensor, accelerate.ShardedUnit> of
+function M.divide(model, modules)
+  local chain_of, order = {}, {}
+  for _, entry in ipairs(around(model, modules)) do
+    for _, p in entry.module:named_parameters { recurse = false } do
+      if not chain_of[p] then order[#order + 1] = p end
+      chain_of[p] = chain_of[p] and common(chain_of[p], entry.chain) or entry.chain
+    end
+  end
+  local units, of, known = {}, {}, {}
+  local function unit(place)
+    local made = known[place.module]
+    if not made then
+      made = { held = setmetatable({ module = place.module }, WEAK), name = place.name,
+        root = place.module == model, flats = {} }
+      known[place.module], units[#units + 1] = made, made
+    end
+    return made
+  end
+  unit { module = model, name = "" }
+  for _, p in ipairs(order) do
+    local chain = chain_of[p]
+    of[p] = unit(chain[#chain])
+  end
+  return units, of
 end
 
 return M

@@ -3,7 +3,8 @@
 --- The bytes are those of the plan's formula: each unit's buffers are padded to multiples of 256
 --- bytes for each rank that they are cut over; activations come on top.
 local class = require "accelerate.utils.class"
-local division = require "accelerate.parallel.sharded.division"
+local columns = require "accelerate.messages.columns"
+local divide = require("accelerate.parallel.plan.units").divide
 local size_text = require("accelerate.utils.sizes").text
 
 local M = {}
@@ -25,7 +26,7 @@ local function is_cut(plan, what) return plan[what] == "cut" and plan.shard > 1 
 function M.units(plan, model)
   local ignored, eight = plan.ignored(model), is_cut(plan, "values") and plan.eight and plan.eight(model)
     or {}
-  local units, unit_of = division.divide(model, plan.units(model))
+  local units, unit_of = divide(model, plan.units(model))
   local list, counts = {}, {}
   for i, unit in ipairs(units) do
     list[i] = { values = {}, trained = {}, eight = 0 }
@@ -170,18 +171,6 @@ end
 
 -- ---- text
 
-local function aligned(out, rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for k, text in ipairs(row) do widths[k] = math.max(widths[k] or 0, #text) end
-  end
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for k, text in ipairs(row) do cells[k] = text .. (" "):rep(widths[k] - #text) end
-    out[#out + 1] = "  " .. (table.concat(cells, "  "):gsub("%s+$", ""))
-  end
-end
-
 local function offload_text(offload)
   local parts = {}
   for _, name in ipairs(WHATS) do
@@ -295,11 +284,11 @@ function M.show(plan, model, opts)
   local moved, out, ranks = traffic(plan, units, optimizer, shared), {}, plan.replicate * plan.shard
   out[1] = ("sharding plan of %s with %s: %s on %d rank%s"):format(class.of(model).__name,
     optimizer and class.of(optimizer).__name or "Adam", plan.name, ranks, ranks == 1 and "" or "s")
-  aligned(out, settings(plan, units, shared))
-  aligned(out, bytes_rows(plan,
-    M.bytes(plan, units, states, { lines = lines, vectors = vectors, shared = shared })))
-  aligned(out, { { "a rank sends", "in each forward and backward pass", size_text(moved.pass) },
-    { "", "at each optimizer step", size_text(moved.step) } })
+  columns.append(out, settings(plan, units, shared), "  ")
+  columns.append(out, bytes_rows(plan,
+    M.bytes(plan, units, states, { lines = lines, vectors = vectors, shared = shared })), "  ")
+  columns.append(out, { { "a rank sends", "in each forward and backward pass", size_text(moved.pass) },
+    { "", "at each optimizer step", size_text(moved.step) } }, "  ")
   return table.concat(out, "\n")
 end
 

@@ -23,6 +23,14 @@ local M = {}
 ---@field tensor accelerate.Tensor? the piece itself, one dim, in the memory where it rests; what is
 ---  copied into it changes the model (call M.changed afterwards). nil where n is 0
 
+-- The flat of a parameter that is cut over ranks, and its slot there; nil of others.
+local function cut_of(p)
+  local flat = flat_buffers.of(p)
+  if not flat or not flat.cut then return nil end
+  local _, slot = core.flat_of(p)
+  return flat, slot
+end
+
 --- Returns what this rank has of a parameter: where it begins in the flattened value (from 0), how
 --- many elements, whether the value is cut over ranks, and whether these rest here alone.
 ---@param p accelerate.Tensor
@@ -31,9 +39,8 @@ local M = {}
 ---@return boolean cut whether values are cut
 ---@return accelerate.Tensor? piece of values that are cut
 function M.of(p)
-  local flat = flat_buffers.of(p)
+  local flat, slot = cut_of(p)
   if not flat or not flat.cut_values then return 0, p:numel(), false end
-  local _, slot = core.flat_of(p)
   local from, n, piece = flat.layout:piece(slot)
   return from, n, true, piece
 end
@@ -98,10 +105,8 @@ end
 
 -- The layout and the slot of a parameter whose gradient is cut; nil of others.
 local function cut_gradient(p)
-  local flat = flat_buffers.of(p)
-  if not flat or not flat.cut or not flat.delivers then return nil end
-  local _, slot = core.flat_of(p)
-  return flat.layout, slot
+  local flat, slot = cut_of(p)
+  if flat and flat.delivers then return flat.layout, slot end
 end
 
 --- Returns what this rank has of a parameter's gradient: one dim where it is cut; nil where there
@@ -144,9 +149,8 @@ end
 
 --- Says to optimizers how parameters are cut.
 function cut.part(p)
-  local flat = flat_buffers.of(p)
-  if not flat or not flat.cut then return nil end
-  local _, slot = core.flat_of(p)
+  local flat, slot = cut_of(p)
+  if not flat then return nil end
   local from, n, value = flat.layout:piece(slot)
   return { group = flat.group, from = from, n = n, value = value,
     grad = own_gradient(p, flat.layout, slot, from, n),
@@ -171,14 +175,11 @@ function M.of_optimizer(optimizer)
   optimizer:_settle()
   for _, group in ipairs(optimizer.param_groups) do
     for index, p in ipairs(group.params) do
-      local flat = flat_buffers.of(p)
+      local flat, slot = cut_of(p)
       local from, n = 0, p:numel()
-      if flat and flat.cut then
-        local _, slot = core.flat_of(p)
-        from, n = flat.layout:piece(slot)
-      end
-      list[#list + 1] = { group = group, index = index, param = p, from = from, n = n,
-        cut = flat and flat.cut or false, kept = optimizer:_kept(group, index) }
+      if flat then from, n = flat.layout:piece(slot) end
+      list[#list + 1] = { group = group, index = index, param = p, from = from, n = n, cut = flat ~= nil,
+        kept = optimizer:_kept(group, index) }
     end
   end
   return list
