@@ -306,7 +306,7 @@ describe("explain_sharding", function()
       ranks.ok(2, ([[
         local models, optim, tensor, utils = accelerate.models, accelerate.optim, accelerate.tensor,
           accelerate.utils
-        local sizes = require "accelerate.parallel.sharded.table"
+        local sizes = require "accelerate.parallel.plan.table"
         local a = accelerate.Accelerator { cpu = true, fsdp_plugin = { fsdp_version = 2,
           auto_wrap_policy = "TRANSFORMER_BASED_WRAP", reshard_after_forward = %s } }
         local model = models.GPT2LMHeadModel {
