@@ -11,7 +11,8 @@ if (...) == "accelerate.nn.init" then return require("accelerate.nn.initializers
 
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
-local Module = require "accelerate.nn.state_dict"
+local Module = require "accelerate.nn.module"
+require "accelerate.nn.state_dict" -- adds its methods to Module, as the next one does
 require "accelerate.nn.clone"
 local parameter = require "accelerate.nn.parameter"
 local positions = require "accelerate.utils.positions"

@@ -292,5 +292,3 @@ function Module:load_state_dict(state_dict, ...)
 end
 
 positions.methods(Module, { load_state_dict = "state_dict [strict] [assign]" })
-
-return Module
