@@ -219,7 +219,7 @@ describe("accel-run estimate-memory", function()
       out = run(0, folder, { "estimate-memory", "c.safetensors", "--num_processes=4",
         "--dp_replicate_size=2" })
       assert.is_truthy(
-        out:find "computing in bfloat16\n.*\nHYBRID_SHARD +41.0 KB +41.0 KB +81.9 KB +98.3 KB ", out)
+        out:find "computing in bfloat16\n.*\nHYBRID_SHARD +41.0 KB +41.0 KB +81.9 KB +122.9 KB ", out)
       for words, message in pairs { [{ "none" }] = "there is no file or folder none",
         [{ ".", "--strategy", "FULL" }] = "got 'FULL'; did you mean 'FULL_SHARD'?",
         [{ ".", "--strategy",
