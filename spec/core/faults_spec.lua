@@ -27,10 +27,10 @@ end
 -- of failures seen.
 local function torture(step, reset)
   local n = 0
+  reset()
+  local bytes, structs = live()
   while true do
     n = n + 1
-    reset()
-    local bytes, structs = live()
     core.debug_fail_alloc(n)
     local ok, message = pcall(step)
     core.debug_fail_alloc(0)
