@@ -57,8 +57,8 @@ static void begin(ax_page *p)
   pthread_mutex_unlock(&ax_pages_lock);
 }
 
-/* Fetches what will be requested next.  For a device, which gets copies, the thread reads as much
- * behind that. */
+/* Fetches the weights that come next in the order.  For a device, which gets copies, the thread
+ * reads as many bytes again, of the weights behind these. */
 static void look_ahead(ax_offload *o)
 {
   ax_page *chosen[BEGUN_AT_ONCE], *before, *p;
@@ -129,7 +129,7 @@ static ax_status new_memory(ax_page *p)
   if (device.kind == AX_CPU) return ax_alloc(p->bytes, &p->s->data);
   if ((st = ax_backend_of(device, &backend)) != AX_OK) return st;
   if ((st = backend->memory->alloc(device.index, p->bytes, &p->s->data)) == AX_ENOMEM) {
-    ax_offload_over = true; /* what was used by earlier calls makes room */
+    ax_offload_over = true; /* weights of earlier calls make room */
     turn_back(p->of);
   }
   return st;
@@ -197,7 +197,7 @@ static ax_status before_use(ax_claim *c, int64_t at)
   if (p->file && !ax_mapping_holds(mapped(p), p->file)) return lost(p);
   const bool guessed = p->place == AX_COMING;
   o->missed = guessed ? 0 : o->missed + 1;
-  if (o->missed > PATIENCE) turn_back(o); /* what was fetched belongs to another order */
+  if (o->missed > PATIENCE) turn_back(o); /* the weights fetched belong to another order */
   if (!guessed) touch(p);
   ax_claim_take_off(c);
   if (p->home && (st = bring(p)) != AX_OK) {

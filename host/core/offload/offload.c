@@ -9,9 +9,9 @@
  * home and it leaves the schedule.  Nothing leaves during a call, whose kernel may hold addresses:
  * ax_offload_trim runs between two.
  *
- * The order in which weights are requested is recorded by pairs: what came after `p`, where
- * `before` came before it.  A weight that a model's first and last layers share has two places in
- * it so.  Until an order is known, the order of registration stands for it.
+ * The order in which weights are requested is recorded by pairs: the weight that came after `p`,
+ * where `before` came before `p`.  A weight that a model's first and last layers share has two
+ * places in the order so.  Until an order is known, the order of registration stands for it.
  *
  * A weight of a file that is computed on by the CPU, in the file's type, is never copied: it is
  * HERE when its pages were requested, and leaving gives the mapped pages back.  A thread reads

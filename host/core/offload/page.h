@@ -29,12 +29,12 @@ struct ax_page {
   ax_dtype dtype;
   ax_page_place place;
   bool touched; /* its pages were requested since it left */
-  /* in place, in a file that takes what is written: writes ask nothing, and it stays in its
+  /* in place, mapped so that writes reach its file: they ask nothing, and the page stays in its
    * schedule */
   bool written;
   ax_page_list *in;
   ax_page *newer, *older;
-  ax_page *registered; /* the one that was added after it */
+  ax_page *registered; /* the page added after this one */
   struct {
     ax_page *before, *after;
   } seen[TRACED];
@@ -69,10 +69,10 @@ void ax_schedule_release(ax_offload *o);
 /* Without it. */
 void ax_page_end(ax_page *p); /* takes it out of its schedule; its claim is off */
 void ax_page_free_data(ax_storage *s);
-/* Of a page that was just added, in place: its file takes what is written. */
+/* Marks a page just added, in place: writes reach its file. */
 void ax_page_follow_written(ax_page *p);
-/* Has a storage over a file that takes what is written come before it is used, and leave; it is not
- * held. */
+/* Registers a storage mapped so that writes reach its file: it comes before its use, and leaves
+ * afterwards.  The schedule holds no reference. */
 ax_status ax_offload_add_written(ax_offload *o, ax_storage *s);
 
 extern const ax_claim_kind ax_page_away, ax_page_here;

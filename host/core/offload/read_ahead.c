@@ -96,8 +96,8 @@ void ax_pages_read_ahead(const void *data, size_t n)
   pthread_mutex_unlock(&reader.lock);
 }
 
-/* Where the computing is faster than the thread, requests for what it drops are still waiting: the
- * pages would come back, and nobody would drop them again. */
+/* Takes back the requests for a weight that is dropped: where the thread is slower than the
+ * computation, they still wait, and would read pages that nobody drops again. */
 static void cancel(uintptr_t at)
 {
   if (reader.process != getpid()) return;

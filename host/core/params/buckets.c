@@ -1,5 +1,5 @@
-/* Buckets: ranges of an ax_flat whose gradients are reduced over ranks together, and what they wait
- * for. */
+/* Buckets: ranges of an ax_flat whose gradients are reduced over ranks together, and the gradients
+ * that each waits for. */
 #include "flat.h"
 #include "core/offload/scratch.h"
 #include "core/tape/graph.h"

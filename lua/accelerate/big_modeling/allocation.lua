@@ -109,7 +109,7 @@ function Run:measure(entries)
   self.largest, self.largest_names = sizes.largest(entries, self.sizes, self.classes)
 end
 
--- The largest layer is another when the one at hand was it.
+-- Finds the largest layer that is left, where the layer just placed was the largest.
 function Run:update_largest(name)
   local kept = {}
   for _, layer in ipairs(self.largest_names) do

@@ -84,8 +84,8 @@ local DISPATCH = {
   force_hooks = { "boolean", default = false },
 }
 
--- The index of what is on disk: given, of the folder, or of what is written there now. Weights
--- whose homes are files already need none.
+-- The index of the weights on disk: given, read from the folder, or made by writing them there.
+-- Weights whose homes are files already need none.
 local function index_of(model, map, o)
   if o.offload_index then return o.offload_index end
   local index = homes.read_index("dispatch_model", o.offload_dir)

@@ -208,8 +208,8 @@ function M.write_folder(folder, dict)
   return M.read_index("dispatch_model", folder)
 end
 
---- Brings the weights of a model back from its schedules: what rests in memory is the tensor again;
---- what rests in a file is computed on from there.
+--- Takes the weights of a model out of its schedules: a weight that rests in memory is a plain
+--- tensor again; a weight that rests in a file goes on being used from there.
 ---@param model accelerate.nn.Module
 function M.bring_back(model)
   for _, t in tensors.named_module_tensors(model, { recurse = true }) do

@@ -11,8 +11,8 @@ local fail = options.fail
 
 local M = {}
 
--- Bytes that new tensors of this process may take: what the machine has free, and what the
--- process's limit leaves.
+-- Bytes that new tensors of this process may take: the machine's free memory, or less where the
+-- process's limit leaves less.
 local function free_memory()
   local stats = core.memory_stats()
   local left = math.max(0, stats.limit_bytes - stats.live_bytes)

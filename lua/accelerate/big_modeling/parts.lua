@@ -58,7 +58,7 @@ local function source_of_tie(name, tied, sources)
   end
 end
 
---- Splits the sources of a checkpoint into those of tensors, and those of the weights of layers.
+--- Splits the sources of a checkpoint: sources of single tensors, and sources of layers' weights.
 ---@param model accelerate.nn.Module
 ---@param sources table<string, accelerate.WeightSource>
 ---@param tied string[][]? names that stood for one parameter each before layers got codes: a layer
@@ -110,7 +110,7 @@ local function through_folder(model, t, name, main, o)
   homes.put_in_folder(model, t, o.offload_folder, name, index[name], main)
 end
 
--- Puts what a layer was lent, or has made of it, into memory of a device.
+-- Copies a tensor that a layer was lent, or made from a lent one, to memory of a device.
 local function to_memory(t, source, device)
   local moved = t:to(device)
   tensors.adopt(t, source and moved:_address() == t:_address() and moved:clone() or moved)
@@ -143,7 +143,7 @@ local function parts_of(layer, path)
   return list
 end
 
--- Gives back the pages of what was lent and has been copied.
+-- Gives back the pages of lent tensors that have been copied.
 local function release(sources)
   for _, source in ordered.pairs(sources) do
     source.tensor = nil

@@ -29,7 +29,7 @@ local COMMON = core._common_generator() -- the same numbers on all ranks, also i
 local Drawn = class("Drawn")
 class.optional(Drawn, "lost")
 
--- Elements of tensors that an edit keeps: those of a larger one would be as good as the values.
+-- The most elements that an edit keeps of a tensor: of a larger one the values may as well be kept.
 local MOST_KEPT = 2 ^ 18
 
 -- Elements that are made at a time: a multiple of the block that draws come in.
@@ -243,7 +243,7 @@ function Drawn:describe()
   return { dtype = self.dtype, steps = self.steps }
 end
 
---- Returns what another rank described, for a tensor of this rank.
+--- Returns the draws that another rank described, for a tensor of this rank.
 ---@param described table
 ---@param shape integer[]
 ---@param device string

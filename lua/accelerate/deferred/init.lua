@@ -39,8 +39,8 @@ end
 
 -- ---- tensors without memory
 
---- Returns what is known of a tensor's values, or of those of the tensor that it is a view of; nil:
---- they are there.
+--- Returns where the values of a tensor, or of the tensor under a view, come from; nil: the tensor
+--- has its values.
 ---@param t accelerate.Tensor
 ---@return accelerate.deferred.Drawn|accelerate.deferred.InFile|nil
 function M.of(t) return core._deferred(t) end
@@ -151,8 +151,8 @@ function M.leave(t)
   core._defer(t, recipe)
 end
 
---- Returns a tensor of the device "meta" in the place of `t`. It carries t's values where these are
---- few; of many it is known what draws them.
+--- Returns a tensor of the device "meta" in the place of `t`. It carries t's values where they
+--- are few; where they are many, it carries the calls that draw them.
 ---@param t accelerate.Tensor
 ---@return accelerate.Tensor
 function M.on_meta(t)

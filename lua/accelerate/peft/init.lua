@@ -31,8 +31,8 @@ end
 local KBIT = { use_gradient_checkpointing = { "boolean", optional = true },
   gradient_checkpointing_kwargs = { "table", optional = true } }
 
---- Returns a quantised model without gradients, ready for adapters: what is not encoded computes in
---- float32, and layers are checkpointed.
+--- Returns a quantised model without gradients, ready for adapters: parameters that are not encoded
+--- become float32, and layers are checkpointed.
 ---@param base accelerate.nn.Module
 ---@param opts? { use_gradient_checkpointing: boolean, gradient_checkpointing_kwargs: table }
 ---  use_gradient_checkpointing: default true, of models with supports_gradient_checkpointing

@@ -109,8 +109,8 @@ function M.of_folder(where, given)
   return M.BnbQuantizationConfig(fields)
 end
 
---- Returns what config.json of a folder with weights in 4 or 8 bits says of them, as Transformers
---- writes it.
+--- Returns the quantization_config of config.json, as Transformers writes it for a folder with
+--- weights in 4 or 8 bits.
 ---@param config accelerate.BnbQuantizationConfig
 ---@return table
 function M.for_folder(config)

@@ -1,5 +1,5 @@
---- How the weights of a folder or a file rest, and what a model that is loaded from there gets for
---- it: each method of quantization_config derives a class from this one.
+--- How the weights of a folder or a file rest, and the layers that a model loaded from there gets:
+--- each method of quantization_config derives a class from Encoding.
 
 local class = require "accelerate.utils.class"
 local weights = require "accelerate.weights"
@@ -20,7 +20,7 @@ end
 ---@return table<string, accelerate.WeightSource> ordered
 function Encoding:sources(file) return weights.sources(file) end -- luacheck: ignore 212
 
---- Returns the types that what is not encoded gets, by name; nil: `dtype`.
+--- Returns the type of each tensor that is not encoded, by its name; nil: all get `dtype`.
 ---@param model accelerate.nn.Module
 ---@param dtype string
 ---@return (fun(name: string): string)?

@@ -45,8 +45,8 @@ local function any_in(names, path)
   return false
 end
 
---- Returns the types that what is not encoded gets, by name: float32 for the modules that are kept
---- in it, also where a tied weight has another name, else torch_dtype.
+--- Returns the type of each tensor that is not encoded, by its name: float32 in the modules that
+--- are kept in it, also where a tied weight has another name, else torch_dtype.
 ---@param model accelerate.nn.Module
 ---@param o accelerate.BnbQuantizationConfig
 ---@param dtype string? comes in place of torch_dtype
@@ -64,7 +64,7 @@ function M.types(model, o, dtype)
   end
 end
 
--- Casts what is not encoded of a model that has its values.
+-- Casts the parameters that are not encoded, in a model that has its values.
 local function cast_rest(model, o)
   local type_of = M.types(model, o)
   for name, p in model:named_parameters() do
@@ -74,7 +74,7 @@ end
 
 -- ---- loading
 
--- What a checkpoint lacks is an error here, what it has besides gets a notice.
+-- A parameter that the checkpoint lacks is an error; names that the model lacks get a notice.
 local function complain(location)
   return function(missing, unexpected)
     if #unexpected > 0 then

@@ -89,8 +89,8 @@ function EncodedLinear:extra_repr()
 end
 M.EncodedLinear = EncodedLinear
 
--- Gives a layer what saves and loads its parts under the names of files: `save(self, dict, name)`
--- after the layer's own entries, `load(self, dict, name)` before they are compared.
+-- Gives a layer hooks that save and load its parts under the names of files: `save(self, dict,
+-- name)` runs after the layer's own entries, `load(self, dict, name)` before names are compared.
 local function with_names(layer, save, load)
   layer:register_state_dict_post_hook(function(self, dict, prefix)
     save(self, dict, prefix .. "weight", prefix)

@@ -1,5 +1,5 @@
---- quantization_config of folders with GPTQ's, AWQ's and fp8 weights: every key is used, says
---- nothing of what is computed, or raises.
+--- quantization_config of folders with GPTQ's, AWQ's and fp8 weights: every key is used, has no
+--- effect on the results, or raises.
 
 local class = require "accelerate.utils.class"
 local Encoding = require "accelerate.quantisation.encoding"
@@ -26,7 +26,7 @@ function Folder:init(where, written, part, layer)
   self.where, self.written, self.part, self.layer = where, written, part, layer
 end
 
--- The layers whose parts are in the files: they know better than a list of what is left out.
+-- The layers whose parts are in the files: the files know better than a list of modules left out.
 function Folder:replace(model, sources)
   local prefix = model.traits and model.traits.prefix
   local paths = replace.each_linear(model, function(old, path)

@@ -39,7 +39,7 @@ end
 --- unit whose parameter is used elsewhere is gathered by the use.
 ---@param record accelerate.ModelRecord
 ---@param reshard boolean whether values are given back after a unit's forward, and not kept for its
----  backward; those of the model itself are kept, since its backward begins next
+---  backward; the values of the model's own unit are kept, since its backward begins next
 function M.install(record, reshard)
   local units = record.units
   local root = units[1]

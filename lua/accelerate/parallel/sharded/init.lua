@@ -53,8 +53,8 @@ local function groups_of(plan)
   return known[key]
 end
 
---- Returns whether values, gradients or states are cut: over one rank nothing is, but for those of
---- a device that rest in host memory and are whole on the device for a time.
+--- Returns whether values, gradients or states are cut. On one rank nothing is cut, except values
+--- of a device that rest in host memory and are whole on the device for a time.
 ---@param plan accelerate.ShardingPlan
 ---@param what "values"|"gradients"|"states"
 function M.is_cut(plan, what)
@@ -228,8 +228,8 @@ end
 
 -- ---- gradients
 
--- In the order of delivery. The model's own unit has what comes first and last in a forward pass,
--- so that its gradients are the last to be complete: the others must not wait for it.
+-- In the order of delivery. The model's own unit has the first and the last layers of a forward
+-- pass, so that its gradients are complete last: other units must not wait for it.
 local function trained(record)
   local list, own = {}, {}
   for _, flat in ipairs(record.flats) do
@@ -314,7 +314,7 @@ local function reduce_recorded(record, list)
   end
 end
 
---- Delivers what has not been yet, and makes ranks agree about parameters without a gradient, and
+--- Delivers the units that are left, and makes ranks agree about parameters without a gradient, and
 --- about units that got another gradient on some rank after their delivery. A collective.
 ---@param record accelerate.ShardedRecord
 function M.reduce(record)

@@ -61,8 +61,8 @@ local function take(place, description, in_file)
   end
 end
 
---- Writes this rank's pieces of layouts that were cut without values, and gives up what the
---- parameters were before. A collective.
+--- Writes this rank's pieces of layouts that were cut without values, and releases the parameters'
+--- former memory. A collective.
 ---@param flats accelerate.Flat[]
 function M.fill(flats)
   local places = places_of(flats)
