@@ -85,9 +85,9 @@ local function declared_at(list, k)
   local kind, at = type_at(list, k)
   local names = {}
   while kind and list[at] do
-    local stars, after = "", nil
+    local stars = ""
     while list[at] and list[at].text == "*" do stars, at = stars .. "*", at + 1 end
-    after = list[at + 1] and list[at + 1].text
+    local after = list[at + 1] and list[at + 1].text
     if list[at] and list[at].text:find "^[%a_]" and (after == "," or after == ";") then
       names[#names + 1] = { place = at, kind = (kind .. " " .. stars):match "^(.-) ?$" }
     end

@@ -300,8 +300,8 @@ end
 ---@return table<string, accelerate.Tensor>
 function M.whole_state_dict(model, dict)
   local to = model_values(model, dict or model:state_dict { keep_vars = true })
-  local dict = nested(to)
-  return to.rank == 0 and dict or ordered.new()
+  local whole = nested(to)
+  return to.rank == 0 and whole or ordered.new()
 end
 
 return M

@@ -1,6 +1,5 @@
 --- nn.CosineSimilarity, nn.PairwiseDistance, nn.Bilinear.
 
-local core = require "accelerate.core"
 local class = require "accelerate.utils.class"
 local options = require "accelerate.utils.options"
 local positions = require "accelerate.utils.positions"
