@@ -190,6 +190,26 @@ describe("DeepSpeedPlugin", function()
     assert.are.equal(6, select(2, message:gsub("\n", "")))
   end))
 
+  it("names batch sizes that contradict each other with whatever else does", function()
+    local function batches(changed)
+      local all = config()
+      all.train_batch_size, all.train_micro_batch_size_per_gpu, all.gradient_accumulation_steps = 32, 4, 2
+      for key, value in pairs(changed) do all[key] = value end
+      return { hf_ds_config = all }
+    end
+    local line = "train_batch_size = 32 (hf_ds_config), and train_micro_batch_size_per_gpu = 4 " ..
+      "(hf_ds_config) x gradient_accumulation_steps = 2 (hf_ds_config) x 1 ranks is 8"
+    local message = message_of(DeepSpeedPlugin, batches { gradient_cliping = 1 })
+    assert.is_truthy(message:find("gradient_cliping", 1, true), message)
+    assert.is_truthy(message:find(line, 1, true), message)
+    local plugin = DeepSpeedPlugin(batches { fp16 = { enabled = true } }) -- the script may change them
+    assert.error_matches(function() plugin:set_mixed_precision "bf16" end, line, 1, true)
+    message = message_of(DeepSpeedPlugin, batches { gradient_cliping = 1, train_batch_size = 8 })
+    assert.is_nil(message:find("ranks is", 1, true), message)
+    message = message_of(DeepSpeedPlugin, batches { train_batch_size = "32" })
+    assert.is_nil(message:find("ranks is", 1, true), message)
+  end)
+
   it("keeps a message short, however much is wrong", function()
     local all = config()
     for i = 1, 500 do all[("key%d"):format(i) .. ("x"):rep(1000)] = i end

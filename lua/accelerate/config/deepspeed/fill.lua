@@ -60,6 +60,27 @@ local function fill_micro(plugin, run, problems)
   end
 end
 
+-- A problem, where the three numbers are there and do not fit.
+local function compare(plugin, ranks, problems)
+  local function number(key)
+    local value = plugin:get_value(key)
+    return type(value) == "number" and value or nil
+  end
+  local train, micro, steps = number(TRAIN), number(MICRO), number(STEPS)
+  if not (train and micro and steps) or train == micro * steps * ranks then return end
+  add(problems, "%s, and %s x %s x %d ranks is %d", shown(plugin, TRAIN), shown(plugin, MICRO),
+    shown(plugin, STEPS), ranks, micro * steps * ranks)
+end
+
+--- Adds to a list of problems that the batch sizes contradict each other, where the configuration
+--- has all three numbers. A list without a problem stays so: a script may still change them.
+---@param plugin accelerate.DeepSpeedPlugin
+---@param ranks integer
+---@param problems string[]
+function M.add_batches(plugin, ranks, problems)
+  if #problems > 0 and plugin._origins[STEPS] ~= "default" then compare(plugin, ranks, problems) end
+end
+
 -- The third of the three numbers from the other two; or a problem, where they are all there and do
 -- not fit.
 local function fit(plugin, run, problems)
@@ -81,9 +102,8 @@ local function fit(plugin, run, problems)
     end
   elseif micro and steps and not train then
     set(plugin, TRAIN, micro * steps * run.ranks, "the run")
-  elseif micro and steps and train ~= micro * steps * run.ranks then
-    add(problems, "%s, and %s x %s x %d ranks is %d", shown(plugin, TRAIN), shown(plugin, MICRO),
-      shown(plugin, STEPS), run.ranks, micro * steps * run.ranks)
+  else
+    compare(plugin, run.ranks, problems)
   end
 end
 

@@ -4,7 +4,9 @@
 ---   local plugin = accelerate.DeepSpeedPlugin { hf_ds_config = "ds.json" }
 ---   local accelerator = accelerate.Accelerator { deepspeed_plugin = plugin }
 local check = require "accelerate.config.deepspeed.check"
+local core = require "accelerate.core"
 local env = require "accelerate.utils.environment"
+local filling = require "accelerate.config.deepspeed.fill"
 local hf_config = require "accelerate.config.deepspeed.hf_config"
 local notice = require "accelerate.messages.notice"
 local options = require "accelerate.utils.options"
@@ -182,6 +184,7 @@ local function take_config(self, given, values, origins)
       "%s: fp16.enabled and bf16.enabled (%s) are both true; one type can be computed in")
       :format(hf:_where "fp16.enabled", hf:_where "bf16.enabled")
   end
+  filling.add_batches(self, core.dist.world_size(), problems)
   if #problems > 0 then
     fail("%s", check.message(("DeepSpeedPlugin: %s cannot be taken as it is"):format(hf._name), problems))
   end
@@ -311,8 +314,10 @@ function methods:set_mixed_precision(mixed_precision)
   if mixed_precision ~= "no" then
     local other = mixed_precision == "fp16" and "bf16" or "fp16"
     if enabled(self._hf, other) then
-      fail("DeepSpeedPlugin: mixed_precision = '%s', and %s: %s.enabled is true; give one of them",
-        mixed_precision, self._hf:_where(other .. ".enabled"), other)
+      local problems = { ("mixed_precision = '%s', and %s: %s.enabled is true; give one of them"):format(
+        mixed_precision, self._hf:_where(other .. ".enabled"), other) }
+      filling.add_batches(self, core.dist.world_size(), problems)
+      fail("DeepSpeedPlugin: %s", table.concat(problems, "\n  "))
     end
     if config[mixed_precision] == nil then config[mixed_precision] = { enabled = true } end
   end
