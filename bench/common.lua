@@ -247,6 +247,14 @@ function common.train(accelerator, flags, about, next_batch, train_step)
   end
 end
 
+--- Returns the number that an environment variable has.
+function common.setting(name, default)
+  local text = os.getenv(name)
+  local value = text and tonumber(text)
+  if text and not value then error(("bench: %s must be a number, got %q"):format(name, text), 0) end
+  return value or default
+end
+
 --- Prints what the kernels of one step move, as the device that counts it gives it
 --- (kernels/cuda/emulate/traffic.cpp): lines of name, launches, bytes read, written,
 --- accessed, and writes.

@@ -26,8 +26,14 @@ local core = require "accelerate.core"
 
 local host = os.getenv("ACCEL_RUN") or "build/accel-run"
 local python = os.getenv("PYTHON") or "python3"
-local rounds, only = tonumber(os.getenv("ROUNDS") or 3), os.getenv("ONLY") or ""
-local compile, seconds = os.getenv("COMPILE") or "", tonumber(os.getenv("BENCH_SECONDS") or 340)
+local rounds, only = common.setting("ROUNDS", 3), os.getenv("ONLY") or ""
+local compile, seconds = os.getenv("COMPILE") or "", common.setting("BENCH_SECONDS", 340)
+if compile ~= "" and compile ~= "no" and compile ~= "all" then
+  error(("bench: COMPILE must be no or all, got %q"):format(compile), 0)
+end
+if arg[1] then
+  error(("bench: no arguments are taken, got %q; ONLY=PATTERN chooses rows"):format(arg[1]), 0)
+end
 local smoke = os.getenv("BENCH_SMOKE")
 local out = os.getenv("BENCH_OUT") or (here .. "/results-gpu")
 local began = common.now()

@@ -1,6 +1,7 @@
 -- spec/support/run_specs: whatever goes wrong in a file counts, and what it leaves behind does.
 local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
+local processes = require "spec.support.processes"
 local has = require("spec.support.messages").has
 
 -- The runner's status and output for files { name = text }.
@@ -40,6 +41,36 @@ describe("the runner of the specs", function()
     status, text = run { none = "" }
     assert.are.equal(1, status)
     has(text, "no test ran")
+  end)
+
+  it("runs files in the order of its arguments, each once", function()
+    host.in_folder(function(folder)
+      local names = { "a", "b", "c" }
+      for _, name in ipairs(names) do
+        assert(fs.write(folder .. "/" .. name .. "_spec.lua", "it('works', function() end)"))
+      end
+      local status, out = host.run({ folder .. "/b_spec.lua", folder },
+        { path = "spec/support/run_specs", env = { SPEC_JOBS = "1" } })
+      assert.are.equal(0, status, out)
+      local order = {}
+      for name in out:gmatch "== %S*/(%l)_spec" do order[#order + 1] = name end
+      assert.are.same({ "b", "a", "c" }, order)
+      assert.matches("\n3 passed, 0 failed\n$", out)
+    end)
+  end)
+
+  it("ends the files under way where it is stopped, and says what it has", function()
+    host.in_folder(function(folder)
+      assert(fs.write(folder .. "/a_spec.lua", "it('fails', error)"))
+      -- the runner leads the session; the spec has a process group of its own
+      assert(fs.write(folder .. "/b_spec.lua", "it('stops its run', function() " ..
+        "os.execute('kill -TERM -$(ps -o sid= -p $$ | tr -d \" \"); exec sleep 300') end)"))
+      local began = processes.now()
+      local _, out = host.run({ "--wait", "spec/support/run_specs", folder },
+        { path = "/usr/bin/setsid", env = { SPEC_JOBS = "1" }, seconds = 250 })
+      assert.is_true(processes.now() - began < 250)
+      assert.matches("\nfailed:\n== %S*/a_spec.lua\n.*\n0 passed, 1 failed, stopped by a signal\n$", out)
+    end)
   end)
 
   it("counts a file that leaves something in its TMPDIR, other than the records of runs that failed",

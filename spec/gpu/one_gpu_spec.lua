@@ -50,6 +50,18 @@ describe("test-ranks-on-one-gpu", function()
     end)
   end)
 
+  it("names its parts where ONLY matches none", function()
+    local status, out, err = run { ONLY = "misspelt" }
+    assert.are.equal(1, status, out)
+    assert.matches('^one_gpu: ONLY="misspelt" matches no part; they are:\nevery collective of 2 ranks', err)
+  end)
+
+  it("stops a part that takes more than is left", function()
+    local status, out = run { RANKS_SECONDS = "-7", ONLY = "every collective of 2" } -- one second is left
+    assert.are.equal(0, status, out)
+    assert.matches("^left out, no time  every collective of 2 ranks", out)
+  end)
+
   it("begins no part when its time is over", function()
     local status, out = run { RANKS_SECONDS = "0" }
     assert.are.equal(0, status)

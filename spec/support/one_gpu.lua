@@ -5,7 +5,8 @@
 --
 -- Environment:
 --   ACCEL_TEST_DEVICE  cuda; emulated: the same on a machine without a GPU
---   RANKS_SECONDS      no part is begun after so many seconds (default 170)
+--   RANKS_SECONDS      no part is begun after so many seconds (default 170), and one that
+--                      takes more than what is left of them and eight is stopped
 --   ONLY               a Lua pattern: only the parts whose name it matches
 --
 -- Each part is a run of its own, and a line of what is printed: whether what it checks holds, its
@@ -18,6 +19,14 @@ local processes = require "spec.support.processes"
 
 local emulated = device.kind == "emulated"
 local limit, only = tonumber(os.getenv "RANKS_SECONDS" or 170), os.getenv "ONLY" or ""
+local began = processes.now()
+
+local function stop(pattern, ...)
+  io.stderr:write("one_gpu: ", pattern:format(...), "\n")
+  os.exit(1)
+end
+if not limit then stop("RANKS_SECONDS must be a number of seconds, got %q", os.getenv "RANKS_SECONDS") end
+if arg[1] then stop("no arguments are taken, got %q; ONLY=PATTERN chooses parts", arg[1]) end
 -- what a GPU does in a moment takes the emulated one minutes
 local STEPS, WIDTH, LENGTH = emulated and 3 or 50, emulated and 16 or 64, emulated and 8 or 32
 
@@ -96,6 +105,8 @@ local function off(a, b)
 end
 ]]
 
+local NO_TIME = "left out, no time"
+
 local function run(ranks, script, opts)
   opts = opts or {}
   local path = os.tmpname()
@@ -105,10 +116,12 @@ local function run(ranks, script, opts)
   local words = { "--num_processes", tostring(ranks), "--num_cpu_threads_per_process", "1" }
   for _, word in ipairs(opts.launch or { "--timeout", "60" }) do words[#words + 1] = word end
   words[#words + 1] = path
-  local ok, status, out, err = pcall(host.run, words, { seconds = opts.seconds or 60,
+  local seconds, left = opts.seconds or 60, math.max(1, math.ceil(began + limit + 8 - processes.now()))
+  local ok, status, out, err = pcall(host.run, words, { seconds = math.min(seconds, left),
     env = { ACCEL_SHARE_GPU = "1", ACCEL_EMULATED_DEVICES = "1",
       ACCEL_EMULATED_QUEUE = opts.queue or "0" } })
   os.remove(path)
+  if not ok and left < seconds then error(NO_TIME, 0) end
   if not ok then return 124, "", tostring(status) end
   return status, out, err
 end
@@ -320,23 +333,30 @@ local PARTS = {
     end },
 }
 
-local began, failed, ran = processes.now(), 0, 0
-if not device.name then
-  io.stderr:write("one_gpu: no GPU here: ", device.reason, "\n")
-  os.exit(1)
-end
+local failed, ran, found = 0, 0, false
+if not device.name then stop("no GPU here: %s", device.reason) end
 for _, part in ipairs(PARTS) do
   local name, body = part[1], part[2]
+  found = found or name:find(only)
   if name:find(only) and processes.now() - began < limit then
     local since = processes.now()
     local ok, message = pcall(body)
-    io.write(("%-6s %6.1f s  %s\n"):format(ok and "ok" or "FAILED", processes.now() - since, name))
-    if not ok then io.write("    ", tostring(message):sub(1, 4000):gsub("\n", "\n    "), "\n") end
+    if not ok and message == NO_TIME then
+      io.write(("%s  %s\n"):format(NO_TIME, name))
+    else
+      io.write(("%-6s %6.1f s  %s\n"):format(ok and "ok" or "FAILED", processes.now() - since, name))
+      if not ok then io.write("    ", tostring(message):sub(1, 4000):gsub("\n", "\n    "), "\n") end
+      ran, failed = ran + 1, failed + (ok and 0 or 1)
+    end
     io.flush()
-    ran, failed = ran + 1, failed + (ok and 0 or 1)
   elseif name:find(only) then
-    io.write(("left out, no time  %s\n"):format(name))
+    io.write(("%s  %s\n"):format(NO_TIME, name))
   end
+end
+if not found then
+  local names = {}
+  for k, part in ipairs(PARTS) do names[k] = part[1] end
+  stop("ONLY=%q matches no part; they are:\n%s", only, table.concat(names, "\n"))
 end
 io.write(("%d of %d parts ran, %d failed, %.0f s\n"):format(ran, #PARTS, failed, processes.now() - began))
 os.exit(failed > 0 and 1 or 0)
