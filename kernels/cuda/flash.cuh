@@ -128,6 +128,85 @@ static __device__ __forceinline__ void flash_as_a(uint32_t (&a)[4], const float 
   a[3] = ax_cuda_pack_halves(S{}, right[2], right[3]);
 }
 
+/* Products of a warp's rows (16 for each m) with a walked tile, of 16 numbers that are summed over.
+ * sum[m][n] += a[m] times columns 16 k .. of the tile's rows 8 n .. */
+template <int D, int MT, int COLUMNS, class S>
+static __device__ __forceinline__ void flash_times_columns(float (&sum)[MT][COLUMNS][4],
+                                                           const uint32_t (&a)[MT][4], const S *tile,
+                                                           const flash_reader<D, false> &across, int k)
+{
+#pragma unroll
+  for (int n = 0; n < COLUMNS; n += 2) {
+    uint32_t b[4];
+    ax_cuda_ldmatrix(b, tile + across.at(8 * n, 2 * k));
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+      ax_cuda_mma(S{}, sum[m][n], a[m], b[0], b[1]);
+      ax_cuda_mma(S{}, sum[m][n + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+/* sum[m][n] += a[m] times columns 8 n .. of the tile's rows 16 k .. */
+template <int D, int MT, class S>
+static __device__ __forceinline__ void flash_times_rows(float (&sum)[MT][D / 8][4],
+                                                        const uint32_t (&a)[MT][4], const S *tile,
+                                                        const flash_reader<D, true> &upright, int k)
+{
+#pragma unroll
+  for (int n = 0; n < D / 8; n += 2) {
+    uint32_t b[4];
+    ax_cuda_ldmatrix_trans(b, tile + upright.at(16 * k, n));
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+      ax_cuda_mma(S{}, sum[m][n], a[m], b[0], b[1]);
+      ax_cuda_mma(S{}, sum[m][n + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+/* A warp's own rows as fragments a: in registers for the whole walk (HOLD), or read at each use. */
+template <class S, int D, int MT, bool HOLD> struct flash_own {
+  const S *rows;
+  uint32_t held[HOLD ? MT : 1][HOLD ? D / 16 : 1][4];
+  __device__ __forceinline__ explicit flash_own(const S *rows) : rows(rows) {}
+  /* To be called when the rows have come. */
+  __device__ __forceinline__ void take(const flash_reader<D, true> &upright)
+  {
+    if constexpr (HOLD) {
+#pragma unroll
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) ax_cuda_ldmatrix(held[m][k], rows + upright.at(16 * m, 2 * k));
+    }
+  }
+  __device__ __forceinline__ void fragments(uint32_t (&a)[MT][4], const flash_reader<D, true> &upright,
+                                            int k) const
+  {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+      if (HOLD)
+        for (int i = 0; i < 4; i++) a[m][i] = held[HOLD ? m : 0][HOLD ? k : 0][i];
+      else ax_cuda_ldmatrix(a[m], rows + upright.at(16 * m, 2 * k));
+  }
+  /* sum = own rows times the tile's rows. */
+  template <int COLUMNS>
+  __device__ __forceinline__ void times(float (&sum)[MT][COLUMNS][4], const S *tile,
+                                        const flash_reader<D, true> &upright,
+                                        const flash_reader<D, false> &across) const
+  {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++) sum[m][n][0] = sum[m][n][1] = sum[m][n][2] = sum[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+      uint32_t a[MT][4];
+      fragments(a, upright, k);
+      flash_times_columns<D>(sum, a, tile, across, k);
+    }
+  }
+};
+
 /* Stores a warp's own rows (16 x D), times `by`, to a plane, through the warp's part of shared
  * memory. */
 template <int D, class S>

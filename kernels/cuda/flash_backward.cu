@@ -79,6 +79,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
                                            : 16;
   float *const mask = stats + L::stats + warp * mask_rows * L::pitch;
   S *const my_a1 = own + warp * 16 * D, *const my_a2 = my_a1 + OWN * D;
+  flash_own<S, D, 1, HOLD> own_a1(my_a1), own_a2(my_a2);
   flash_reader<D, true> upright;
   flash_reader<D, false> across;
 
@@ -101,14 +102,13 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
   const int end = KEYS ? queries : j.causal && own0 + OWN < keys ? own0 + OWN : keys;
   const int each = end > begin ? (end - begin + WALK - 1) / WALK : 0, steps = KEYS ? each * group : each;
 
-  float da1[D / 8][4], da2[KEYS ? D / 8 : 1][4], lse[2], delta[2];
-  uint32_t held_a1[HOLD ? D / 16 : 1][4], held_a2[HOLD ? D / 16 : 1][4];
+  float da1[1][D / 8][4], da2[1][KEYS ? D / 8 : 1][4], lse[2], delta[2];
 #pragma unroll
   for (int n = 0; n < D / 8; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      da1[n][i] = 0;
-      da2[KEYS ? n : 0][i] = 0;
+      da1[0][n][i] = 0;
+      da2[0][KEYS ? n : 0][i] = 0;
     }
   if (!KEYS) {
 #pragma unroll
@@ -158,12 +158,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
       ax_cuda_copy_commit();
     }
     if (step == 0) {
-#pragma unroll
-      for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
-        ax_cuda_ldmatrix(held_a1[k], my_a1 + upright.at(0, 2 * k));
-#pragma unroll
-      for (int k = 0; k < (HOLD ? D / 16 : 0); k++)
-        ax_cuda_ldmatrix(held_a2[k], my_a2 + upright.at(0, 2 * k));
+      own_a1.take(upright);
+      own_a2.take(upright);
     }
     if (j.causal && (KEYS ? q0 + WALK - 1 < k0 : k0 > q0 + 15)) continue; /* entirely above the diagonal */
 
@@ -171,37 +167,9 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
     if constexpr (DROP && KEYS) flash_keep_keys<COLUMNS>(j, plane, q0, k0, kept);
     if constexpr (DROP && !KEYS) flash_keep_queries<COLUMNS>(j, plane, q0, k0, kept);
 
-    float s[COLUMNS][4], dp[COLUMNS][4];
-#pragma unroll
-    for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) s[n][i] = dp[n][i] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-      uint32_t a[4], b[4];
-      if (HOLD)
-        for (int i = 0; i < 4; i++) a[i] = held_a1[HOLD ? k : 0][i];
-      else ax_cuda_ldmatrix(a, my_a1 + upright.at(0, 2 * k));
-#pragma unroll
-      for (int n = 0; n < COLUMNS; n += 2) {
-        ax_cuda_ldmatrix(b, w1_tile + across.at(8 * n, 2 * k));
-        ax_cuda_mma(S{}, s[n], a, b[0], b[1]);
-        ax_cuda_mma(S{}, s[n + 1], a, b[2], b[3]);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-      uint32_t a[4], b[4];
-      if (HOLD)
-        for (int i = 0; i < 4; i++) a[i] = held_a2[HOLD ? k : 0][i];
-      else ax_cuda_ldmatrix(a, my_a2 + upright.at(0, 2 * k));
-#pragma unroll
-      for (int n = 0; n < COLUMNS; n += 2) {
-        ax_cuda_ldmatrix(b, w2_tile + across.at(8 * n, 2 * k));
-        ax_cuda_mma(S{}, dp[n], a, b[0], b[1]);
-        ax_cuda_mma(S{}, dp[n + 1], a, b[2], b[3]);
-      }
-    }
+    float s[1][COLUMNS][4], dp[1][COLUMNS][4];
+    own_a1.times(s, w1_tile, upright, across);
+    own_a2.times(dp, w2_tile, upright, across);
 
     if (j.mask.data) {
       flash_stage_mask<KEYS ? 16 : WALK, L::pitch>(j, at.b * j.mask.step[0] + h * j.mask.step[1], q0,
@@ -212,14 +180,14 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2;
-          s[n][i] =
-              fmaf(s[n][i], scale, KEYS ? mask[column * per_query + row] : mask[row * per_query + column]);
+          s[0][n][i] =
+              fmaf(s[0][n][i], scale, KEYS ? mask[column * per_query + row] : mask[row * per_query + column]);
         }
     } else if (first) {
 #pragma unroll
       for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[n][i] *= scale;
+        for (int i = 0; i < 4; i++) s[0][n][i] *= scale;
     }
     /* Beyond the last query everything is 0 already: its rows, and its lse and delta (copied as
      * 0). */
@@ -230,7 +198,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
         for (int i = 0; i < 4; i++) {
           const int row = lane / 4 + 8 * (i / 2), column = 8 * n + lane % 4 * 2 + i % 2,
                     q = q0 + (KEYS ? column : row), k = k0 + (KEYS ? row : column);
-          if (k >= keys || (j.causal && k > q)) s[n][i] = -INFINITY;
+          if (k >= keys || (j.causal && k > q)) s[0][n][i] = -INFINITY;
         }
     }
 
@@ -246,31 +214,23 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float l = KEYS ? column_lse[i % 2] : lse[i / 2];
-        const float p = ax_cuda_exp2_fast(fmaf(fminf(s[n][i], flash_limit(j, l)), by, -l));
+        const float p = ax_cuda_exp2_fast(fmaf(fminf(s[0][n][i], flash_limit(j, l)), by, -l));
         const bool stays =
             !DROP || (KEYS ? kept[KEYS ? i : 0] >> 4 * n & 1 : kept[i / 2] >> (4 * n + i % 2) & 1);
-        s[n][i] = stays ? p : 0.0f;
-        dp[n][i] = p * ((stays ? dp[n][i] * kept_by : 0.0f) - (KEYS ? column_delta[i % 2] : delta[i / 2]));
+        s[0][n][i] = stays ? p : 0.0f;
+        dp[0][n][i] =
+            p * ((stays ? dp[0][n][i] * kept_by : 0.0f) - (KEYS ? column_delta[i % 2] : delta[i / 2]));
       }
     }
 
 #pragma unroll
     for (int k = 0; k < WALK / 16; k++) {
-      uint32_t a[4], b[4];
-      flash_as_a<S>(a, dp[2 * k], dp[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        ax_cuda_ldmatrix_trans(b, w1_tile + upright.at(16 * k, n));
-        ax_cuda_mma(S{}, da1[n], a, b[0], b[1]);
-        ax_cuda_mma(S{}, da1[n + 1], a, b[2], b[3]);
-      }
-      if (!KEYS) continue;
-      flash_as_a<S>(a, s[2 * k], s[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < (KEYS ? D / 8 : 0); n += 2) {
-        ax_cuda_ldmatrix_trans(b, w2_tile + upright.at(16 * k, n));
-        ax_cuda_mma(S{}, da2[n], a, b[0], b[1]);
-        ax_cuda_mma(S{}, da2[n + 1], a, b[2], b[3]);
+      uint32_t a[1][4];
+      flash_as_a<S>(a[0], dp[0][2 * k], dp[0][2 * k + 1]);
+      flash_times_rows<D>(da1, a, w1_tile, upright, k);
+      if constexpr (KEYS) {
+        flash_as_a<S>(a[0], s[0][2 * k], s[0][2 * k + 1]);
+        flash_times_rows<D>(da2, a, w2_tile, upright, k);
       }
     }
   }
@@ -281,9 +241,10 @@ static __global__ void __launch_bounds__(FLASH_THREADS, D <= 64 ? 3 : 2)
   __syncthreads();
   const ax_cuda_side &d1 = KEYS ? j.dk : j.dq;
   const float all = (float)j.scale;
-  flash_store<D>(my_a1, da1, all, all, ax_cuda_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows, j.head);
+  flash_store<D>(my_a1, da1[0], all, all, ax_cuda_plane<S>(d1, at.b, at.h), d1.step[2], my0, own_rows,
+                 j.head);
   if constexpr (KEYS)
-    flash_store<D>(my_a2, da2, kept_by, kept_by, ax_cuda_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0,
+    flash_store<D>(my_a2, da2[0], kept_by, kept_by, ax_cuda_plane<S>(j.dv, at.b, at.h), j.dv.step[2], my0,
                    own_rows, j.value_head);
 }
 

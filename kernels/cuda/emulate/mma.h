@@ -68,7 +68,10 @@ static inline float ax_emulated_half(uint32_t word, int which, bool bf16)
   const uint16_t bits = (uint16_t)(word >> 16 * which);
   return bf16 ? ax_bf16_to_float(bits) : ax_half_to_float(bits);
 }
-static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bf16)
+/* d = round(d + the sum over k of product(warp's words, row, column, k)), for K numbers k. */
+template <int K, class P, class R>
+static inline void ax_emulated_multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                        P product, R round)
 {
   const uint32_t words[6] = { a[0], a[1], a[2], a[3], b0, b1 };
   unsigned turn;
@@ -77,14 +80,20 @@ static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32
   for (int i = 0; i < 4; i++) {
     const int row = lane / 4 + (i >= 2 ? 8 : 0), column = lane % 4 * 2 + i % 2;
     double sum = d[i];
-    for (int k = 0; k < 16; k++) {
-      const int a_lane = row % 8 * 4 + k % 8 / 2, a_element = k % 2 + (row >= 8 ? 2 : 0) + (k >= 8 ? 4 : 0);
-      const int b_lane = column * 4 + k % 8 / 2, b_element = k % 2 + (k >= 8 ? 2 : 0);
-      sum += (double)ax_emulated_half(warp[a_lane].shown[turn][a_element / 2], a_element % 2, bf16) *
-             (double)ax_emulated_half(warp[b_lane].shown[turn][4 + b_element / 2], b_element % 2, bf16);
-    }
-    d[i] = (float)sum;
+    for (int k = 0; k < K; k++)
+      sum += product([=](int from) { return warp[from].shown[turn]; }, row, column, k);
+    d[i] = round(sum);
   }
+}
+static inline void ax_emulated_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bf16)
+{
+  auto product = [=](auto words, int row, int column, int k) {
+    const int a_lane = row % 8 * 4 + k % 8 / 2, a_element = k % 2 + (row >= 8 ? 2 : 0) + (k >= 8 ? 4 : 0);
+    const int b_lane = column * 4 + k % 8 / 2, b_element = k % 2 + (k >= 8 ? 2 : 0);
+    return (double)ax_emulated_half(words(a_lane)[a_element / 2], a_element % 2, bf16) *
+           (double)ax_emulated_half(words(b_lane)[4 + b_element / 2], b_element % 2, bf16);
+  };
+  ax_emulated_multiply<16>(d, a, b0, b1, product, [](double sum) { return (float)sum; });
 }
 
 /* ---- mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32: d = a b + d.
@@ -113,21 +122,11 @@ static inline float ax_emulated_toward_zero(double x)
 }
 static inline void ax_emulated_mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-  const uint32_t words[6] = { a[0], a[1], a[2], a[3], b0, b1 };
-  unsigned turn;
-  const ax_emulated_lane *warp = ax_emulated_show(words, 6, &turn);
-  const int lane = ax_emulate_here();
-  for (int i = 0; i < 4; i++) {
-    const int row = lane / 4 + (i >= 2 ? 8 : 0), column = lane % 4 * 2 + i % 2;
-    double sum = d[i];
-    for (int k = 0; k < 8; k++) {
-      const uint32_t *of_a = warp[row % 8 * 4 + k % 4].shown[turn],
-                     *of_b = warp[column * 4 + k % 4].shown[turn];
-      sum += (double)ax_emulated_tf32(of_a[(row >= 8) + 2 * (k >= 4)]) *
-             (double)ax_emulated_tf32(of_b[4 + (k >= 4)]);
-    }
-    d[i] = ax_emulated_toward_zero(sum);
-  }
+  auto product = [](auto words, int row, int column, int k) {
+    return (double)ax_emulated_tf32(words(row % 8 * 4 + k % 4)[(row >= 8) + 2 * (k >= 4)]) *
+           (double)ax_emulated_tf32(words(column * 4 + k % 4)[4 + (k >= 4)]);
+  };
+  ax_emulated_multiply<8>(d, a, b0, b1, product, ax_emulated_toward_zero);
 }
 
 /* ---- ldmatrix.sync.aligned.m8n8.xN{.trans}.shared.b16: lane 8 m + r passes the address of row r
