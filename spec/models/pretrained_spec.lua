@@ -511,4 +511,11 @@ describe("a model", function()
     assert.equal("meta", require("accelerate").init_empty_weights(models.from_config, model.config).device)
     assert.equal("float32", models.from_pretrained(BERT).dtype)
   end)
+
+  it("has no configuration that is inside itself", function()
+    local circle = {}
+    circle.me = circle
+    raises("inside itself, cannot be copied", models.from_config,
+      { model_type = "llama", vocab_size = 9, rope_scaling = circle })
+  end)
 end)

@@ -301,4 +301,13 @@ describe("adapters train", function()
     model = peft.prepare_model_for_kbit_training(base())
     assert.is_true(model.is_gradient_checkpointing)
   end)
+
+  it("are read of folders that are named by a text", function()
+    local model = peft.get_peft_model(net(), config())
+    for _, folder in ipairs { 3, {}, false } do
+      raises("PeftModel.from_pretrained: directory must be a string", peft.PeftModel.from_pretrained,
+        net(), folder)
+      raises("load_adapter: directory must be a string", model.load_adapter, model, folder)
+    end
+  end)
 end)

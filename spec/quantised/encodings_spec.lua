@@ -2,6 +2,7 @@
 --- (spec/reference/quantised/generate.py).
 local core = require "accelerate.core"
 local encodings = require "accelerate.quantisation.encodings"
+local messages = require "spec.support.messages"
 
 local file = core.safetensors_open "spec/reference/quantised/reference.safetensors"
 local function get(name) return file:get_tensor(name) end
@@ -274,5 +275,16 @@ describe("rows for encoded matrices refuse", function()
     local e = matrix("nf4", 6, 64)
     assert.has_error(function() product(core.randn(2, 32), e) end)
     assert.has_error(function() product(core.randn(2, 64), e, nil, 6) end)
+  end)
+
+  it("what is no linear layer with a plain weight", function()
+    local nn, quantisation = require "accelerate.nn", require "accelerate.quantisation"
+    local encoded = quantisation.Linear4bit(nn.Linear(64, 64))
+    for _, name in ipairs { "Linear4bit", "Linear8bitLt" } do
+      for _, layer in ipairs { 3, {}, encoded, nn.Conv2d(3, 3, 3), "" } do
+        messages.raises(name .. ": layer: expected an nn.Linear with a plain weight, got ",
+          quantisation[name], layer)
+      end
+    end
   end)
 end)

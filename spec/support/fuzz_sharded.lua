@@ -124,6 +124,16 @@ local function draw_plan(p, draw)
   if draw(1, 8) == 1 then p.strategy, p.replicate = "replicas", RANKS end
 end
 
+-- What scripts do in their loops, and how a run is saved.
+local function draw_loop(p, draw)
+  p.left_out = draw(1, 4) == 1 and not p.captured  -- the second step: its gradients are thrown away
+  p.decay = draw(1, 4) == 1 and 0.7 or nil         -- of the rates, after each step
+  p.average = draw(1, 4) == 1 and not p.resume     -- the result is an average of the models
+  p.by_hand = draw(1, 4) == 1 and not p.captured   -- no_sync in place of accumulate
+  p.async = draw(1, 3) == 1
+  for _, plan in ipairs { p, p.resume } do plan.kind = one_of(draw, { "full", "sharded", "local" }) end
+end
+
 -- Everything that both trainings share.
 local function program(seed)
   local draw = numbers(seed)
@@ -145,6 +155,7 @@ local function program(seed)
     if p.optimizer.in_memory and q.offload then q.offload = "values" end
   end
   p.captured = draw(1, 4) == 1
+  draw_loop(p, draw)
   if ON_DEVICE then -- without what a recording refuses
     p.captured = p.captured and not p.optimizer.in_memory and p.optimizer[1] ~= "NAdam"
     for _, one in ipairs { p, p.resume } do
@@ -162,7 +173,8 @@ local function describe(p)
   local list = {}
   for _, key in ipairs { "strategy", "replicate", "reshard", "units", "accumulate", "clip", "value", "edit",
     "keep",
-    "thaw", "whole", "evaluate", "recompute", "offload", "meta", "captured" } do
+    "thaw", "whole", "evaluate", "recompute", "offload", "meta", "captured", "left_out", "decay", "average",
+    "by_hand", "async", "kind" } do
     list[#list + 1] = key .. " " .. tostring(p[key])
   end
   if p.resume then list[#list + 1] = "then " .. p.resume.strategy end
@@ -218,15 +230,25 @@ local function values(model)
   return all
 end
 
-local function step_all(p, optimizers)
+local function step_all(p, optimizers, step)
   for _, optimizer in ipairs(optimizers) do
-    optimizer:step()
+    if not (p.left_out and step == 2) then optimizer:step() end
     optimizer:zero_grad { set_to_none = not p.keep }
   end
 end
 
+-- After each step.
+local function decay(p, optimizers)
+  for _, optimizer in ipairs(p.decay and optimizers or {}) do
+    for _, group in ipairs(optimizer.param_groups) do group.lr = group.lr * p.decay end
+  end
+end
+
+local function average_of(p, model) return p.average and optim.swa_utils.AveragedModel(model) end
+
 local function plainly(p)
   local model, optimizers, slice_of = start(p)
+  local average = average_of(p, model)
   for step = 1, p.steps do
     if p.thaw and step == 2 then thaw(model) end
     for micro = 1, p.accumulate do
@@ -238,10 +260,12 @@ local function plainly(p)
     end
     if p.value then nn.utils.clip_grad_value_(model:parameters(), p.value)
     elseif p.clip then nn.utils.clip_grad_norm_(model:parameters(), p.clip) end
-    step_all(p, optimizers)
+    step_all(p, optimizers, step)
     if p.edit and step == 1 then edit(model) end
+    if average then average:update_parameters(model) end
+    decay(p, optimizers)
   end
-  return values(model)
+  return values(average or model)
 end
 
 local function units_of(p, model)
@@ -267,14 +291,15 @@ local function plan_of(p)
   if p.strategy == "replicas" then return nil end
   return plans.new(p.strategy, { replicate = p.replicate, shard = RANKS / p.replicate,
     offload = offload_of(p),
-    reshard_after_forward = p.reshard, whole_in_no_sync = p.whole, activation_checkpointing = p.recompute,
+    state_dict_type = p.kind, reshard_after_forward = p.reshard,
+    whole_in_no_sync = p.whole, activation_checkpointing = p.recompute,
     units = function(model) return units_of(p, model) end }, RANKS)
 end
 
 local function prepared(p)
   state.reset()
   local accelerator = accelerate.Accelerator { cpu = not ON_DEVICE,
-    gradient_accumulation_steps = p.accumulate }
+    gradient_accumulation_steps = not p.by_hand and p.accumulate or 1 }
   accelerator._plan = plan_of(p)
   local model, optimizers, slice_of = start(p, p.meta)
   model, optimizers[1], optimizers[2] = accelerator:prepare(model, unpack(optimizers))
@@ -286,7 +311,7 @@ local function resumed(p, accelerator)
   local place = { RANK == 0 and os.tmpname() }
   accelerate.utils.broadcast_object_list(place)
   local folder = place[1] .. ".d"
-  accelerator:save_state(folder)
+  accelerator:save_state(folder, { async = p.async })
   local next_accelerator, model, optimizers = prepared(p.resume)
   next_accelerator:load_state(folder)
   next_accelerator:wait_for_everyone()
@@ -299,29 +324,42 @@ end
 
 -- What a rank does with one batch.
 local function pass_of(p, accelerator, model, optimizers)
-  local function pass(x, y)
-    accelerator:backward(F.cross_entropy(model(x, RANK), y))
+  local function pass(x, y, step)
+    accelerator:backward(F.cross_entropy(model(x, RANK), y) / (p.by_hand and p.accumulate or 1))
     if accelerator.sync_gradients then
       if p.value then accelerator:clip_grad_value_(model:parameters(), p.value)
       elseif p.clip then accelerator:clip_grad_norm_(model:parameters(), p.clip) end
     end
-    step_all(p, optimizers)
+    step_all(p, optimizers, step)
   end
   return p.captured and accelerate.utils.capture(pass, { warmup = 1 }) or pass
+end
+
+-- The micro-batches of a step.
+local function window(p, accelerator, model, pass, slice_of, step)
+  for micro = 1, p.accumulate do
+    local x, y = slice_of(step, micro, RANK)
+    if not p.by_hand then accelerator:accumulate(model, pass, x, y, p.left_out and step or nil)
+    elseif micro == p.accumulate then pass(x, y, step)
+    else
+      accelerator:no_sync(model, function()
+        accelerator:backward(F.cross_entropy(model(x, RANK), y) / p.accumulate)
+      end)
+    end
+  end
 end
 
 local function sharded(p)
   local accelerator, model, optimizers, slices = prepared(p)
   local pass = pass_of(p, accelerator, model, optimizers)
+  local average = average_of(p, model)
   local function slice_of(...)
     local x, y = slices(...)
     return x:to(accelerator.device), y:to(accelerator.device)
   end
   for step = 1, p.steps do
     if p.thaw and step == 2 then thaw(model) end
-    for micro = 1, p.accumulate do
-      accelerator:accumulate(model, pass, slice_of(step, micro, RANK))
-    end
+    window(p, accelerator, model, pass, slice_of, step)
     if p.evaluate then core.no_grad(function() model((slice_of(step, 1, 0)), 0) end) end
     if p.edit == "in place" and step == 1 then edit(model) end
     if p.edit == "summon" and step == 1 then
@@ -331,8 +369,11 @@ local function sharded(p)
       accelerator, model, optimizers = resumed(p, accelerator)
       pass = pass_of(p, accelerator, model, optimizers)
     end
+    if average then average:update_parameters(model) end
+    decay(p, optimizers)
   end
-  return parallel.summon(model, false, nil, function() return values(model) end)
+  local result = average or model
+  return parallel.summon(result, false, nil, function() return values(result) end)
 end
 
 local function difference(p, a, b)

@@ -420,6 +420,7 @@ local LOAD = { adapter_name = { "string", default = "default" },
 ---@param opts? { adapter_name: string, is_trainable: boolean }
 function PeftModel:load_adapter(directory, opts)
   local o = options.check("load_adapter", opts, LOAD)
+  options.value("load_adapter", "directory", directory, { "string" })
   self:add_adapter(o.adapter_name, configs.read("load_adapter", directory))
   load_tensors(self, "load_adapter", directory, o.adapter_name)
 end
@@ -433,6 +434,7 @@ end
 function PeftModel.from_pretrained(model, directory, opts)
   local where = "PeftModel.from_pretrained"
   local o = options.check(where, opts, LOAD)
+  options.value(where, "directory", directory, { "string" })
   local config = configs.read(where, directory)
   config.inference_mode = not o.is_trainable
   local self = PeftModel(model, config, o.adapter_name)

@@ -136,6 +136,11 @@ local function plain_of(layer)
 end
 M.plain_of = plain_of
 
+local function check_layer(where, layer)
+  if class.is(layer, nn.Linear) and not class.is(layer, EncodedLinear) then return end
+  options.fail("%s: layer: expected an nn.Linear with a plain weight, got %s", where, options.show(layer))
+end
+
 local function check_shape(layer, value)
   if value:dim() ~= 2 or value:size(1) ~= layer.out_features or value:size(2) ~= layer.in_features then
     options.fail("%s: expected weights [%d, %d], got %s", layer.__name, layer.out_features, layer.in_features,
@@ -172,6 +177,7 @@ local FOUR = {
 ---  compute_dtype: the type that inputs are cast to first, default theirs
 function Linear4bit:init(layer, opts)
   local o = options.check("Linear4bit", opts, FOUR)
+  check_layer("Linear4bit", layer)
   self.quant_type, self.compress_statistics, self.blocksize = o.quant_type, o.compress_statistics, o.blocksize
   self.filled = not o.empty
   self.in_features, self.out_features, self.turned = layer.in_features, layer.out_features, is_turned(layer)
@@ -235,6 +241,7 @@ end
 ---@param opts? { threshold: number } default 6; 0: all columns are rounded
 function Linear8bitLt:init(layer, opts)
   local o = options.check("Linear8bitLt", opts, EIGHT)
+  check_layer("Linear8bitLt", layer)
   self.threshold, self.filled = o.threshold, not o.empty
   self.in_features, self.out_features, self.turned = layer.in_features, layer.out_features, is_turned(layer)
   self.plain = plain_of(layer)

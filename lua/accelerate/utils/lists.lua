@@ -110,15 +110,24 @@ function M.fault(list)
   end
 end
 
---- Returns a copy of tables in tables; other values, tensors say, are those of the original.
----@param value any
----@return any
-function M.copied(value)
+local DEEPEST = 1000
+
+local function copied(value, depth)
   if type(value) ~= "table" then return value end
+  if depth > DEEPEST then
+    require("accelerate.utils.options").fail("tables inside each other more than %d times, or a table " ..
+      "inside itself, cannot be copied", DEEPEST)
+  end
   local copy = {}
-  for key, item in next, value do copy[key] = M.copied(item) end
+  for key, item in next, value do copy[key] = copied(item, depth + 1) end
   return copy
 end
+
+--- Returns a copy of tables in tables; other values, tensors say, are those of the original. Raises
+--- for a table inside itself.
+---@param value any
+---@return any
+function M.copied(value) return copied(value, 1) end
 
 --- Splits a line at its tabs.
 ---@param line string
