@@ -28,10 +28,10 @@ local WARMUP, MOST = 3, 32
 -- leaves alone.
 local function record(device, apart, fn, ...)
   local given = scope.pack(...)
-  return recording.record(device, function(capture, active)
+  return recording.record(device, function(active, capture)
     if apart then core.capture_leave_gradients(capture) end
-    local results, message = recording.run(active, fn, unpack(given, 1, given.n))
-    if not results then error(message, 0) end
+    return recording.run(active, nil, fn, unpack(given, 1, given.n))
+  end, function(capture, results, active)
     if #active.again > 0 then
       fail("the forward of a model with dynamo_backend = 'cudagraphs' steps an optimizer or a schedule")
     end

@@ -78,37 +78,44 @@ end
 
 --- Runs fn(...), whose actions on the host register themselves in `active`.
 ---@param active accelerate.Recording? nil: in the one around
+---@param calls { modules: table, optimizers: table }? gets what fn calls; nil: as around
 ---@return { n: integer }? results nil where fn raised
 ---@return string? message
-function M.run(active, fn, ...)
-  local former = M.active
+function M.run(active, calls, fn, ...)
+  local former, modules, optimizers = M.active, M.modules, M.optimizers
   M.active = active or former
+  if calls then M.modules, M.optimizers = calls.modules, calls.optimizers end
   local results = scope.pack(xpcall(fn, scope.traced, ...))
-  M.active = former
+  M.active, M.modules, M.optimizers = former, modules, optimizers
   if not results[1] then return nil, results[2] end
   table.remove(results, 1)
   results.n = results.n - 1
   return results
 end
 
---- Records on `device` what body(capture, active) does; body ends the capture. Where it raises,
---- nothing of the recording is left.
+--- Records on `device` what run(active, capture) does, which ends in M.run; finish(capture,
+--- results, active) ends the capture. Where one of them fails, nothing of the recording is left.
 ---@param device string
----@param body fun(capture: any, active: accelerate.Recording): any
+---@param run fun(active: accelerate.Recording, capture: any): { n: integer }?, string?
+---@param finish fun(capture: any, results: { n: integer }, active: accelerate.Recording): any
 ---@return any capture the core's
----@return any result of body
+---@return any result of finish
 ---@return accelerate.Recording active
-function M.record(device, body)
+function M.record(device, run, finish)
   local active = M.new "record"
   collectgarbage()
   collectgarbage()
   local capture = core.capture_begin(device)
   active.capture = capture
-  local ok, result = xpcall(body, scope.traced, capture, active)
-  if ok then return capture, result, active end
+  local results, message = run(active, capture)
+  if results then
+    local ok, result = pcall(finish, capture, results, active)
+    if ok then return capture, result, active end
+    message = result
+  end
   core.capture_free(capture)
   M.undo(active)
-  error(result, 0)
+  error(message, 0)
 end
 
 -- Copies the options of all groups, which schedules change.

@@ -105,10 +105,7 @@ end
 -- Runs the function and collects the modules that it calls. Registers its actions on the host in
 -- `active`, if given.
 local function run(self, active, args)
-  recording.modules, recording.optimizers = self.modules, self.optimizers
-  local results, message = recording.run(active, self.fn, unpack(args, 1, args.n))
-  recording.modules, recording.optimizers = nil, nil
-  return results, message
+  return recording.run(active, self, self.fn, unpack(args, 1, args.n))
 end
 
 local function eager(self, args, device)
@@ -136,10 +133,10 @@ end
 
 local function record(self, args, device)
   local copies, inputs, paths = static_inputs(args)
-  local capture, results, active = recording.record(device, function(capture, active)
-    local results, message = run(self, active, copies)
-    if not results then error(message, 0) end
-    results = check_results(results, device)
+  local capture, results, active = recording.record(device, function(active)
+    return run(self, active, copies)
+  end, function(capture, results)
+    local checked = check_results(results, device)
     core.capture_end(capture)
     for i, input in ipairs(inputs) do
       if core.capture_writes(capture, input) then
@@ -148,7 +145,7 @@ local function record(self, args, device)
       end
     end
     core.capture_replay(capture, true)
-    return results
+    return checked
   end)
   self.counts.recorded = self.counts.recorded + 1
   return { capture = capture, inputs = inputs, results = results, again = active.again, fits = active.fits,
