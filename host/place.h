@@ -15,13 +15,10 @@ typedef struct ax_place ax_place;
 AX_API ax_status ax_place_files(const char *folder, ax_place **out);
 /* The host's memory, pinned where there is room for that. */
 AX_API ax_status ax_place_host(ax_place **out);
-AX_API ax_place *ax_place_retain(ax_place *p);
 AX_API void ax_place_release(ax_place *p); /* NULL is fine */
 
 /* New: n zeros in the place, of the CPU.  what: for messages.  EIO where there is no room. */
 AX_API ax_status ax_place_tensor(ax_place *p, const char *what, ax_dtype dtype, int64_t n, ax_tensor **out);
-/* Is the tensor's memory in the place? */
-AX_API bool ax_place_has(const ax_place *p, const ax_tensor *t);
 
 /* Decides where buffers of a layout rest: `what`, of AX_CUT_*, in the place.  Called before
  * gradients are made and before the layout is cut.  Values that are not going to be cut move there

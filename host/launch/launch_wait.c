@@ -163,6 +163,39 @@ static void note_pause(ax_launched *r, int64_t now, int64_t tick)
   r->last_tick = now;
 }
 
+/* Ends the run because of a signal; a second one ends it at once. */
+static void end_by(ax_launched *r, int sig)
+{
+  char reason[128];
+
+  if (r->ending_signal) {
+    ax_launched_signal_all(r, SIGKILL);
+    return;
+  }
+  r->ending_signal = sig;
+  atomic_store(&r->control->ended, 1);
+  if (r->machines)
+    snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", ax_launched_signal(sig),
+             r->machines->mine);
+  else snprintf(reason, sizeof reason, "the run was ended by %s", ax_launched_signal(sig));
+  ax_shm_abort(r->control, -1, reason);
+}
+
+static void take_signal(ax_launched *r, int sig, const siginfo_t *info, int64_t now)
+{
+  if (sig == SIGINT && r->held_from && info->si_code == SI_KERNEL) {
+    /* the terminal's, for the rank that stands */
+  } else if (sig == SIGINT && r->prompt) {
+    if (info->si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
+  } else if (sig == SIGUSR1) {
+    ax_launched_begin_look(r, now);
+    if (r->machines && r->look_until) ax_machines_look(r->machines, -1);
+  } else if (sig > 0 && sig != SIGCHLD) {
+    if (hand_on(r, sig)) r->handed = true;
+    else end_by(r, sig);
+  }
+}
+
 int ax_launched_wait(ax_launched *r, const sigset_t *signals)
 {
   bool others = r->machines != NULL || r->local != NULL;
@@ -178,29 +211,7 @@ int ax_launched_wait(ax_launched *r, const sigset_t *signals)
 
     note_pause(r, now, ns);
     note_hold(r, now);
-    if (sig == SIGINT && r->held_from && info.si_code == SI_KERNEL) {
-      /* the terminal's, for the rank that stands */
-    } else if (sig == SIGINT && r->prompt) {
-      if (info.si_code != SI_KERNEL && r->child[0].alive) kill(r->child[0].pid, SIGINT);
-    } else if (sig == SIGUSR1) {
-      ax_launched_begin_look(r, now);
-      if (r->machines && r->look_until) ax_machines_look(r->machines, -1);
-    } else if (sig > 0 && sig != SIGCHLD && hand_on(r, sig)) {
-      r->handed = true;
-    } else if (sig > 0 && sig != SIGCHLD) {
-      char reason[128];
-      if (r->ending_signal) {
-        ax_launched_signal_all(r, SIGKILL); /* the second signal */
-      } else {
-        r->ending_signal = sig;
-        atomic_store(&r->control->ended, 1);
-        if (r->machines)
-          snprintf(reason, sizeof reason, "the run was ended by %s on machine %d", ax_launched_signal(sig),
-                   r->machines->mine);
-        else snprintf(reason, sizeof reason, "the run was ended by %s", ax_launched_signal(sig));
-        ax_shm_abort(r->control, -1, reason);
-      }
-    }
+    take_signal(r, sig, &info, now);
     reap(r, now);
     if (r->machines && r->machines->look) {
       r->machines->look = false;

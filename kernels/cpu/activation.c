@@ -24,12 +24,7 @@ AX_LIMITS(ONE)
 AX_ACTIVATIONS(ONE, OF)
 AX_ACTIVATION_SLOPES(TWO, OF)
 
-#define KERNEL(name, expr) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { [AX_F32] = name##_f32, [AX_F64] = name##_f64 }; \
-    return ax_cpu_pointwise(call, loops, 1, call->a->numbers); \
-  }
+#define KERNEL(name, expr) AX_POINTWISE(name, call->a->numbers, AX_FLOATS(name))
 AX_ACTIVATIONS(KERNEL, OF)
 AX_ACTIVATION_SLOPES(KERNEL, OF)
 #undef T

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "core/ops/iter.h"
+
 /* ---- between equal types: moves bits, by size */
 
 #define TILE 32 /* the side of a transposing copy's tile */
@@ -278,29 +280,18 @@ void ax_cpu_copy_strided(int ndim, const int64_t *shape, ax_dtype to, void *dst,
                          const void *src, const int64_t *strides)
 {
   const int64_t to_size = (int64_t)ax_dtype_size(to), from_size = (int64_t)ax_dtype_size(from);
-  int64_t packed[AX_MAX_DIMS], step = to_size;
-  ax_iter it = { .n = 2 };
-  int last = -1;
+  ax_iter it = { .n = 2, .numel = 1 };
 
   it.op[0].data = dst;
   it.op[0].dtype = to;
   it.op[1].data = (char *)src;
   it.op[1].dtype = from;
-  it.numel = 1;
   for (int d = ndim - 1; d >= 0; d--) {
-    packed[d] = step;
-    step *= shape[d];
+    it.op[0].stride[d] = it.numel * to_size;
+    it.op[1].stride[d] = strides[d] * from_size;
     it.numel *= shape[d];
   }
-  for (int d = 0; d < ndim; d++) { /* drop size-1 dims, merge neighbours */
-    const int64_t s = strides[d] * from_size;
-    if (shape[d] == 1) continue;
-    if (last >= 0 && it.op[1].stride[last] == s * shape[d]) it.shape[last] *= shape[d];
-    else it.shape[++last] = shape[d];
-    it.op[0].stride[last] = packed[d];
-    it.op[1].stride[last] = s;
-  }
-  it.ndim = last + 1;
+  ax_iter_merge(&it, ndim, shape);
   copy_nest(&it);
 }
 

@@ -71,11 +71,9 @@ AX_LOOP2(floor_divide_f64, double, double, ax_floor_divide_f64(a, b))
   }
 INTEGERS(WHOLE)
 
-#define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
-
 static ax_status divide(const ax_call *call, const ax_loop *loops)
 {
-  static const ax_loop zeros[AX_DTYPE_COUNT] = { INTS(zero) };
+  static const ax_loop zeros[AX_DTYPE_COUNT] = { AX_INTS(zero) };
   const ax_loop zero = zeros[call->iter->op[1].dtype];
 
   if (zero) {
@@ -92,9 +90,7 @@ static ax_status divide(const ax_call *call, const ax_loop *loops)
 #define KERNEL(name) \
   ax_status ax_cpu_##name(const ax_call *call) \
   { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { \
-      [AX_F32] = name##_f32, [AX_F64] = name##_f64, INTS(name) \
-    }; \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { AX_FLOATS(name), AX_INTS(name) }; \
     return divide(call, loops); \
   }
 KERNEL(fmod)

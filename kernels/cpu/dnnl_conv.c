@@ -12,6 +12,13 @@
 
 typedef ax_dnnl_desc desc;
 
+/* The dims of a convolution as oneDNN takes them; one without depth is flat. */
+typedef struct geometry {
+  bool flat;
+  int ndims; /* of the weights: groups where there are several, channels, window */
+  dnnl_dims_t sizes, steps, stride, dilation, pad, pad_end;
+} geometry;
+
 /* ---- differences between the versions */
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -22,28 +29,27 @@ static dnnl_status_t desc_any(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_
 }
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine,
-                              const ax_conv *v, desc x, desc w, desc bias, desc y, const dnnl_dims_t stride,
-                              const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                              const ax_conv *v, desc x, desc w, desc bias, desc y, const geometry *g)
 {
   if (!hint && v->what != AX_CONV_FORWARD) return dnnl_invalid_arguments;
   if (v->what == AX_CONV_INPUT && hint)
     return dnnl_convolution_backward_data_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w, y,
-                                                                stride, dilation, pad, pad_end, hint, NULL);
+                                                                g->stride, g->dilation, g->pad, g->pad_end,
+                                                                hint, NULL);
   if (v->what == AX_CONV_WEIGHT && hint)
     return dnnl_convolution_backward_weights_primitive_desc_create(pd, engine, dnnl_convolution_direct, x, w,
-                                                                   NULL, y, stride, dilation, pad, pad_end,
-                                                                   hint, NULL);
+                                                                   NULL, y, g->stride, g->dilation, g->pad,
+                                                                   g->pad_end, hint, NULL);
   return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training,
-                                                        dnnl_convolution_direct, x, w, bias, y, stride,
-                                                        dilation, pad, pad_end, NULL);
+                                                        dnnl_convolution_direct, x, w, bias, y, g->stride,
+                                                        g->dilation, g->pad, g->pad_end, NULL);
 }
 static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, desc x, desc w, desc y,
-                                   const dnnl_dims_t stride, const dnnl_dims_t dilation,
-                                   const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                                   const geometry *g)
 {
   return dnnl_convolution_forward_primitive_desc_create(pd, engine, dnnl_forward_training,
-                                                        dnnl_convolution_direct, x, w, NULL, y, stride,
-                                                        dilation, pad, pad_end, NULL);
+                                                        dnnl_convolution_direct, x, w, NULL, y, g->stride,
+                                                        g->dilation, g->pad, g->pad_end, NULL);
 }
 
 #else
@@ -54,30 +60,28 @@ static dnnl_status_t desc_any(dnnl_memory_desc_t *d, int ndims, const dnnl_dims_
 }
 
 static dnnl_status_t describe_hint(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, desc x, desc w, desc y,
-                                   const dnnl_dims_t stride, const dnnl_dims_t dilation,
-                                   const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                                   const geometry *g)
 {
   dnnl_convolution_desc_t d;
   const dnnl_status_t st =
       dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w,
-                                                 NULL, y, stride, dilation, pad, pad_end);
+                                                 NULL, y, g->stride, g->dilation, g->pad, g->pad_end);
   return st == dnnl_success ? dnnl_primitive_desc_create(pd, &d, NULL, engine, NULL) : st;
 }
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, dnnl_primitive_desc_t hint, dnnl_engine_t engine,
-                              const ax_conv *v, desc x, desc w, desc bias, desc y, const dnnl_dims_t stride,
-                              const dnnl_dims_t dilation, const dnnl_dims_t pad, const dnnl_dims_t pad_end)
+                              const ax_conv *v, desc x, desc w, desc bias, desc y, const geometry *g)
 {
   dnnl_convolution_desc_t d;
   dnnl_status_t st;
   if (v->what == AX_CONV_INPUT)
-    st = dnnl_dilated_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, x, w, y, stride,
-                                                          dilation, pad, pad_end);
+    st = dnnl_dilated_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, x, w, y, g->stride,
+                                                          g->dilation, g->pad, g->pad_end);
   else if (v->what == AX_CONV_WEIGHT)
     st = dnnl_dilated_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, x, w, NULL, y,
-                                                             stride, dilation, pad, pad_end);
+                                                             g->stride, g->dilation, g->pad, g->pad_end);
   else
     st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, x, w,
-                                                    bias, y, stride, dilation, pad, pad_end);
+                                                    bias, y, g->stride, g->dilation, g->pad, g->pad_end);
   return st == dnnl_success ? dnnl_primitive_desc_create(pd, &d, NULL, engine, hint) : st;
 }
 
@@ -128,6 +132,30 @@ static bool overruns(const ax_conv *v, const char *code)
   return strided && v->c / v->groups < 8 && strstr(code, "1x1") && !strstr(code, "avx512");
 }
 
+static geometry geometry_of(const ax_conv *v)
+{
+  const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw, taps = v->kd * plane;
+  const int64_t out[3] = { v->od, v->oh, v->ow }, in[3] = { v->d, v->h, v->w },
+                kernel[3] = { v->kd, v->kh, v->kw }, step[3] = { plane, v->kw, 1 };
+  geometry g = { .flat = is_flat(v) };
+  const int dims = g.flat ? 2 : 3;
+
+  if (v->groups > 1) g.sizes[g.ndims] = v->groups, g.steps[g.ndims++] = og * cg * taps;
+  g.sizes[g.ndims] = og, g.steps[g.ndims++] = cg * taps;
+  g.sizes[g.ndims] = cg, g.steps[g.ndims++] = taps;
+  for (int k = 0; k < dims; k++) {
+    const int d = 3 - dims + k;
+    g.stride[k] = v->stride[d];
+    g.dilation[k] = v->dilation[d] - 1;
+    g.pad[k] = v->padding[d];
+    g.sizes[g.ndims] = kernel[d], g.steps[g.ndims++] = step[d];
+    /* how far the last window reaches past the end; negative where the stride leaves input
+     * unused */
+    g.pad_end[k] = (out[d] - 1) * v->stride[d] + v->dilation[d] * (kernel[d] - 1) + 1 - in[d] - v->padding[d];
+  }
+  return g;
+}
+
 static dnnl_status_t entry_build(void *ud, const void *key)
 {
   entry *e = ud;
@@ -135,47 +163,29 @@ static dnnl_status_t entry_build(void *ud, const void *key)
   const dnnl_engine_t engine = cache.engine;
   const dnnl_data_type_t type = v->dtype == AX_F32 ? dnnl_f32 : dnnl_bf16,
                          weight_type = v->what == AX_CONV_WEIGHT ? dnnl_f32 : type;
-  const bool flat = is_flat(v);
-  const int64_t og = v->o / v->groups, cg = v->c / v->groups, plane = v->kh * v->kw, taps = v->kd * plane;
-  dnnl_dims_t sizes = { v->groups, og, cg }, steps = { og * cg * taps, cg * taps, taps };
+  const geometry g = geometry_of(v);
   const dnnl_dims_t channels = { v->o }, one = { 1 };
-  const int skip = v->groups == 1, dims = flat ? 2 : 3, ndims = 3 + dims - skip;
-  const int64_t out[3] = { v->od, v->oh, v->ow }, in[3] = { v->d, v->h, v->w },
-                kernel[3] = { v->kd, v->kh, v->kw }, step[3] = { plane, v->kw, 1 };
-  dnnl_dims_t stride, dilation, pad, pad_end;
   dnnl_memory_desc_t x = { 0 }, w = { 0 }, any = { 0 }, bias = { 0 }, y = { 0 };
   dnnl_primitive_desc_t hint = NULL, pd = NULL;
   const char *code = "";
   dnnl_status_t st;
 
-  for (int k = 0; k < dims; k++) {
-    const int d = 3 - dims + k;
-    stride[k] = v->stride[d];
-    dilation[k] = v->dilation[d] - 1;
-    pad[k] = v->padding[d];
-    sizes[3 + k] = kernel[d];
-    steps[3 + k] = step[d];
-    /* how far the last window reaches past the end; negative where the stride leaves input
-     * unused */
-    pad_end[k] = (out[d] - 1) * v->stride[d] + v->dilation[d] * (kernel[d] - 1) + 1 - in[d] - v->padding[d];
-  }
-  DNNL_TRY(image(&x, type, flat, v->n, v->c, v->d, v->h, v->w));
-  DNNL_TRY(image(&y, type, flat, v->n, v->o, v->od, v->oh, v->ow));
-  DNNL_TRY(ax_dnnl_desc_init(&w, ndims, sizes + skip, weight_type, steps + skip));
-  DNNL_TRY(desc_any(&any, ndims, sizes + skip, weight_type));
+  DNNL_TRY(image(&x, type, g.flat, v->n, v->c, v->d, v->h, v->w));
+  DNNL_TRY(image(&y, type, g.flat, v->n, v->o, v->od, v->oh, v->ow));
+  DNNL_TRY(ax_dnnl_desc_init(&w, g.ndims, g.sizes, weight_type, g.steps));
+  DNNL_TRY(desc_any(&any, g.ndims, g.sizes, weight_type));
   if (v->bias) DNNL_TRY(ax_dnnl_desc_init(&bias, 1, channels, type, one));
   if (v->what != AX_CONV_FORWARD) {
     dnnl_memory_desc_t forward_any = { 0 };
-    st = desc_any(&forward_any, ndims, sizes + skip, type);
+    st = desc_any(&forward_any, g.ndims, g.sizes, type);
     if (st == dnnl_success)
-      st = describe_hint(&hint, engine, ax_dnnl_shown(&x), ax_dnnl_shown(&forward_any), ax_dnnl_shown(&y),
-                         stride, dilation, pad, pad_end);
+      st =
+          describe_hint(&hint, engine, ax_dnnl_shown(&x), ax_dnnl_shown(&forward_any), ax_dnnl_shown(&y), &g);
     ax_dnnl_desc_clear(&forward_any);
     if (st != dnnl_success) goto out;
   }
   DNNL_TRY(describe(&pd, hint, engine, v, ax_dnnl_shown(&x), ax_dnnl_shown(&any),
-                    v->bias ? ax_dnnl_shown(&bias) : NULL, ax_dnnl_shown(&y), stride, dilation, pad,
-                    pad_end));
+                    v->bias ? ax_dnnl_shown(&bias) : NULL, ax_dnnl_shown(&y), &g));
   DNNL_TRY(ax_dnnl_code(pd, &code));
   if (overruns(v, code)) {
     st = dnnl_unimplemented;

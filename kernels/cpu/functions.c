@@ -3,28 +3,15 @@
 
 #include "functions.h"
 
-#define MATH1(name) \
-  AX_LOOP1(name##_f32, float, float, ax_##name##_f32(x)) \
-  AX_LOOP1(name##_f64, double, double, ax_##name##_f64(x))
-#define MATH2(name) \
-  AX_LOOP2(name##_f32, float, float, ax_##name##_f32(a, b)) \
-  AX_LOOP2(name##_f64, double, double, ax_##name##_f64(a, b))
-AX_MORE_FUNCTIONS(MATH1)
-AX_MORE_FLOAT_BINARY(MATH2)
+AX_MORE_FUNCTIONS(AX_MATH1)
+AX_MORE_FLOAT_BINARY(AX_MATH2)
 
 /* Integers are whole numbers already. */
 #define INTEGERS(X) X(i64, int64_t) X(i32, int32_t) X(u8, uint8_t)
 #define WHOLE(S, T) AX_LOOP1(trunc_##S, T, T, x)
 INTEGERS(WHOLE)
 
-#define TABLE(name, ...) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
-    return ax_cpu_pointwise(call, loops, 1, call->a->numbers); \
-  }
-#define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
-#define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
+#define TABLE(name, ...) AX_POINTWISE(name, call->a->numbers, __VA_ARGS__)
 
 #define COMPLEX_LOOPS(C, S, R, F) \
   AX_LOOP1(exp2_##S, C, C, cexp##F(x *(R)0.69314718055994530942)) \
@@ -44,24 +31,24 @@ INTEGERS(WHOLE)
 COMPLEX_LOOPS(ax_cpu_c64, c64, float, f)
 COMPLEX_LOOPS(ax_cpu_c128, c128, double, )
 
-TABLE(exp2, FLOATS(exp2), AX_COMPLEX(exp2))
-TABLE(log2, FLOATS(log2), AX_COMPLEX(log2))
-TABLE(log10, FLOATS(log10), AX_COMPLEX(log10))
-TABLE(sinh, FLOATS(sinh), AX_COMPLEX(sinh))
-TABLE(cosh, FLOATS(cosh), AX_COMPLEX(cosh))
-TABLE(asinh, FLOATS(asinh), AX_COMPLEX(asinh))
-TABLE(acosh, FLOATS(acosh), AX_COMPLEX(acosh))
-TABLE(atanh, FLOATS(atanh), AX_COMPLEX(atanh))
-TABLE(asin, FLOATS(asin), AX_COMPLEX(asin))
-TABLE(acos, FLOATS(acos), AX_COMPLEX(acos))
-TABLE(atan, FLOATS(atan), AX_COMPLEX(atan))
-TABLE(erfc, FLOATS(erfc))
-TABLE(trunc, FLOATS(trunc), INTS(trunc))
-TABLE(frac, FLOATS(frac))
-TABLE(atan2, FLOATS(atan2))
-TABLE(logaddexp, FLOATS(logaddexp))
-TABLE(xlogy, FLOATS(xlogy))
-TABLE(hypot, FLOATS(hypot))
+TABLE(exp2, AX_FLOATS(exp2), AX_COMPLEX(exp2))
+TABLE(log2, AX_FLOATS(log2), AX_COMPLEX(log2))
+TABLE(log10, AX_FLOATS(log10), AX_COMPLEX(log10))
+TABLE(sinh, AX_FLOATS(sinh), AX_COMPLEX(sinh))
+TABLE(cosh, AX_FLOATS(cosh), AX_COMPLEX(cosh))
+TABLE(asinh, AX_FLOATS(asinh), AX_COMPLEX(asinh))
+TABLE(acosh, AX_FLOATS(acosh), AX_COMPLEX(acosh))
+TABLE(atanh, AX_FLOATS(atanh), AX_COMPLEX(atanh))
+TABLE(asin, AX_FLOATS(asin), AX_COMPLEX(asin))
+TABLE(acos, AX_FLOATS(acos), AX_COMPLEX(acos))
+TABLE(atan, AX_FLOATS(atan), AX_COMPLEX(atan))
+TABLE(erfc, AX_FLOATS(erfc))
+TABLE(trunc, AX_FLOATS(trunc), AX_INTS(trunc))
+TABLE(frac, AX_FLOATS(frac))
+TABLE(atan2, AX_FLOATS(atan2))
+TABLE(logaddexp, AX_FLOATS(logaddexp))
+TABLE(xlogy, AX_FLOATS(xlogy))
+TABLE(hypot, AX_FLOATS(hypot))
 
 /* ---- three operands: m, a, b */
 
@@ -75,13 +62,13 @@ AX_LOOP3_WITH(addcmul_u8, uint8_t, uint8_t, uint8_t, AX_NUMBERS(int64_t),
               (uint32_t)m + (uint32_t)p0 * (uint32_t)a * (uint32_t)b)
 AX_LOOP3_WITH(addcdiv_f32, float, float, float, AX_NUMBERS(float), m + p0 * (a / b))
 AX_LOOP3_WITH(addcdiv_f64, double, double, double, AX_NUMBERS(double), m + p0 * (a / b))
-TABLE(addcmul, FLOATS(addcmul), AX_COMPLEX(addcmul), INTS(addcmul))
-TABLE(addcdiv, FLOATS(addcdiv), AX_COMPLEX(addcdiv))
+TABLE(addcmul, AX_FLOATS(addcmul), AX_COMPLEX(addcmul), AX_INTS(addcmul))
+TABLE(addcdiv, AX_FLOATS(addcdiv), AX_COMPLEX(addcdiv))
 
 /* Computed from the nearer end, so that weight 1 gives `end` exactly. */
 AX_LOOP3(lerp_f32, float, float, float, b < 0.5f ? m + b * (a - m) : a - (a - m) * (1.0f - b))
 AX_LOOP3(lerp_f64, double, double, double, b < 0.5 ? m + b * (a - m) : a - (a - m) * (1.0 - b))
-TABLE(lerp, FLOATS(lerp), AX_COMPLEX(lerp))
+TABLE(lerp, AX_FLOATS(lerp), AX_COMPLEX(lerp))
 
 AX_LOOP1_WITH(nan_to_num_f32, float, float, AX_NUMBERS(float),
               x != x           ? p0
@@ -96,7 +83,7 @@ AX_LOOP1_WITH(nan_to_num_f64, double, double, AX_NUMBERS(double),
 AX_LOOP1(same_i64, int64_t, int64_t, x)
 AX_LOOP1(same_i32, int32_t, int32_t, x)
 AX_LOOP1(same_u8, uint8_t, uint8_t, x)
-TABLE(nan_to_num, FLOATS(nan_to_num), INTS(same), [AX_BOOL] = same_u8)
+TABLE(nan_to_num, AX_FLOATS(nan_to_num), AX_INTS(same), [AX_BOOL] = same_u8)
 
 /* ---- bits */
 
@@ -120,9 +107,9 @@ AX_LOOP1(bitwise_not_i64, int64_t, int64_t, ~x)
 AX_LOOP1(bitwise_not_i32, int32_t, int32_t, ~x)
 AX_LOOP1(bitwise_not_u8, uint8_t, uint8_t, ~x)
 AX_LOOP1(bitwise_not_bool, uint8_t, uint8_t, x == 0)
-TABLE(bitwise_and, INTS(bitwise_and), [AX_BOOL] = bitwise_and_u8)
-TABLE(bitwise_or, INTS(bitwise_or), [AX_BOOL] = bitwise_or_u8)
-TABLE(bitwise_xor, INTS(bitwise_xor), [AX_BOOL] = bitwise_xor_u8)
-TABLE(bitwise_not, INTS(bitwise_not), [AX_BOOL] = bitwise_not_bool)
-TABLE(bitwise_left_shift, INTS(bitwise_left_shift))
-TABLE(bitwise_right_shift, INTS(bitwise_right_shift))
+TABLE(bitwise_and, AX_INTS(bitwise_and), [AX_BOOL] = bitwise_and_u8)
+TABLE(bitwise_or, AX_INTS(bitwise_or), [AX_BOOL] = bitwise_or_u8)
+TABLE(bitwise_xor, AX_INTS(bitwise_xor), [AX_BOOL] = bitwise_xor_u8)
+TABLE(bitwise_not, AX_INTS(bitwise_not), [AX_BOOL] = bitwise_not_bool)
+TABLE(bitwise_left_shift, AX_INTS(bitwise_left_shift))
+TABLE(bitwise_right_shift, AX_INTS(bitwise_right_shift))

@@ -47,28 +47,20 @@ POLYGAMMA(polygamma_3, 4)
 POLYGAMMA(polygamma_few, z->s)
 SIDES(polygamma_any, NUMBERS, (z->factor * ax_zeta_large(z, z->s, x)), ax_polygamma_large(z, z->s, x))
 
-AX_LOOP1(erfinv_f32, float, float, ax_erfinv_f32(x))
-AX_LOOP1(erfinv_f64, double, double, ax_erfinv_f64(x))
+AX_MATH1(erfinv)
 
-#define FLOATS(name) \
-  { \
-    [AX_F32] = name##_f32, [AX_F64] = name##_f64 \
-  }
-#define KERNEL(name) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = FLOATS(name); \
-    return ax_cpu_pointwise(call, loops, 1, NULL); \
-  }
+#define KERNEL(name) AX_POINTWISE(name, NULL, AX_FLOATS(name))
 KERNEL(erfinv)
 KERNEL(lgamma)
 KERNEL(digamma)
 
 ax_status ax_cpu__polygamma(const ax_call *call)
 {
-  static const ax_loop loops[][AX_DTYPE_COUNT] = { FLOATS(polygamma_1), FLOATS(polygamma_2),
-                                                   FLOATS(polygamma_3), FLOATS(polygamma_few),
-                                                   FLOATS(polygamma_any) };
+  static const ax_loop loops[][AX_DTYPE_COUNT] = { { AX_FLOATS(polygamma_1) },
+                                                   { AX_FLOATS(polygamma_2) },
+                                                   { AX_FLOATS(polygamma_3) },
+                                                   { AX_FLOATS(polygamma_few) },
+                                                   { AX_FLOATS(polygamma_any) } };
   const ax_polygamma_numbers z = ax_polygamma_of(call->a->polygamma.n);
   return ax_cpu_pointwise(call, loops[z.s <= 4 ? z.s - 2 : z.s <= AX_ZETA_SMALL ? 3 : 4], 1, &z);
 }

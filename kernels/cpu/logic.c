@@ -16,15 +16,8 @@ AX_COMPARE(COMPARE_I64)
 AX_COMPARE(COMPARE_I32)
 AX_COMPARE(COMPARE_U8)
 
-#define ALL_TYPES(name) \
-  [AX_F32] = name##_f32, [AX_F64] = name##_f64, [AX_I64] = name##_i64, [AX_I32] = name##_i32, \
-  [AX_U8] = name##_u8, [AX_BOOL] = name##_u8
-#define KERNEL(name, expr) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { ALL_TYPES(name) }; \
-    return ax_cpu_pointwise(call, loops, 1, NULL); \
-  }
+#define ALL_TYPES(name) AX_FLOATS(name), AX_INTS(name), [AX_BOOL] = name##_u8
+#define KERNEL(name, expr) AX_POINTWISE(name, NULL, ALL_TYPES(name))
 #define ORDERED(X) X(lt, ) X(le, ) X(gt, ) X(ge, ) X(logical_and, ) X(logical_or, ) X(logical_xor, )
 ORDERED(KERNEL)
 
@@ -32,11 +25,7 @@ ORDERED(KERNEL)
 #define EQUALITY(name, op) \
   AX_LOOP2(name##_c64, uint8_t, ax_cpu_c64, a op b) \
   AX_LOOP2(name##_c128, uint8_t, ax_cpu_c128, a op b) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { ALL_TYPES(name), AX_COMPLEX(name) }; \
-    return ax_cpu_pointwise(call, loops, 1, NULL); \
-  }
+  AX_POINTWISE(name, NULL, ALL_TYPES(name), AX_COMPLEX(name))
 EQUALITY(eq, ==)
 EQUALITY(ne, !=)
 

@@ -5,6 +5,8 @@
 #include <omp.h>
 #include <string.h>
 
+#include "core/ops/iter.h"
+
 int ax_cpu_get_threads(void) { return omp_get_max_threads(); }
 void ax_cpu_set_threads(int n) { omp_set_num_threads(n); }
 
@@ -118,19 +120,7 @@ void ax_cpu_swap_dims(ax_iter *it, int a, int b)
   }
 }
 
-void ax_cpu_merge_dims(ax_iter *it)
-{
-  int last = 0;
-  for (int d = 1; d < it->ndim; d++) {
-    bool joins = true;
-    for (int k = 0; joins && k < it->n; k++)
-      joins = it->op[k].stride[last] == it->op[k].stride[d] * it->shape[d];
-    if (joins) it->shape[last] *= it->shape[d];
-    else it->shape[++last] = it->shape[d];
-    for (int k = 0; k < it->n; k++) it->op[k].stride[last] = it->op[k].stride[d];
-  }
-  it->ndim = last + 1;
-}
+void ax_cpu_merge_dims(ax_iter *it) { ax_iter_merge(it, it->ndim, it->shape); }
 
 void ax_cpu_nest(const ax_iter *it, ax_loop loop, const void *ctx)
 {

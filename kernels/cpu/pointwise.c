@@ -3,13 +3,11 @@
 #include "complex.h"
 
 #include "pointwise.h"
+#include "powers.h"
 
 /* ---- the loops, named <op>_<type> */
 
-#define MATH(name) \
-  AX_LOOP1(name##_f32, float, float, ax_##name##_f32(x)) \
-  AX_LOOP1(name##_f64, double, double, ax_##name##_f64(x))
-AX_FLOAT_FUNCTIONS(MATH)
+AX_FLOAT_FUNCTIONS(AX_MATH1)
 
 #define T float
 #define FLOAT1(name, expr) AX_LOOP1(name##_f32, T, T, expr)
@@ -94,44 +92,37 @@ AX_LOOP1(abs_c128, double, ax_cpu_c128, hypot(__real__ x, __imag__ x))
 
 /* ---- the kernels and the types that an op has */
 
-#define TABLE(name, ...) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
-    return ax_cpu_pointwise(call, loops, 1, NULL); \
-  }
-#define FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
-#define INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
+#define TABLE(name, ...) AX_POINTWISE(name, NULL, __VA_ARGS__)
 #define BOOL(name) [AX_BOOL] = name##_bool
 #define HALF(name) [AX_BF16] = name##_bf16
 
-TABLE(add, FLOATS(add), AX_COMPLEX(add), HALF(add), INTS(add), BOOL(add))
-TABLE(sub, FLOATS(sub), AX_COMPLEX(sub), HALF(sub), INTS(sub))
-TABLE(mul, FLOATS(mul), AX_COMPLEX(mul), HALF(mul), INTS(mul), BOOL(mul))
-TABLE(div, FLOATS(div), AX_COMPLEX(div), HALF(div))
-TABLE(maximum, FLOATS(maximum), HALF(maximum), INTS(maximum), BOOL(maximum))
-TABLE(minimum, FLOATS(minimum), HALF(minimum), INTS(minimum), BOOL(minimum))
-TABLE(neg, FLOATS(neg), AX_COMPLEX(neg), HALF(neg), INTS(neg))
-TABLE(abs, FLOATS(abs), AX_COMPLEX(abs), INTS(abs))
-TABLE(sign, FLOATS(sign), HALF(sign), INTS(sign), BOOL(sign))
-TABLE(square, FLOATS(square), AX_COMPLEX(square), HALF(square), INTS(square))
-TABLE(relu, FLOATS(relu), HALF(relu), INTS(relu))
-TABLE(floor, FLOATS(floor), INTS(floor))
-TABLE(ceil, FLOATS(ceil), INTS(ceil))
-TABLE(round, FLOATS(round), INTS(round))
-TABLE(reciprocal, FLOATS(reciprocal), AX_COMPLEX(reciprocal))
-TABLE(exp, FLOATS(exp), AX_COMPLEX(exp))
-TABLE(expm1, FLOATS(expm1), AX_COMPLEX(expm1))
-TABLE(log, FLOATS(log), AX_COMPLEX(log))
-TABLE(log1p, FLOATS(log1p), AX_COMPLEX(log1p))
-TABLE(sqrt, FLOATS(sqrt), AX_COMPLEX(sqrt))
-TABLE(rsqrt, FLOATS(rsqrt), AX_COMPLEX(rsqrt))
-TABLE(tanh, FLOATS(tanh), AX_COMPLEX(tanh))
-TABLE(sigmoid, FLOATS(sigmoid), AX_COMPLEX(sigmoid))
-TABLE(erf, FLOATS(erf))
-TABLE(_tanh_backward, FLOATS(_tanh_backward), HALF(_tanh_backward))
-TABLE(_sigmoid_backward, FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))
-TABLE(_relu_backward, FLOATS(_relu_backward), HALF(_relu_backward))
+TABLE(add, AX_FLOATS(add), AX_COMPLEX(add), HALF(add), AX_INTS(add), BOOL(add))
+TABLE(sub, AX_FLOATS(sub), AX_COMPLEX(sub), HALF(sub), AX_INTS(sub))
+TABLE(mul, AX_FLOATS(mul), AX_COMPLEX(mul), HALF(mul), AX_INTS(mul), BOOL(mul))
+TABLE(div, AX_FLOATS(div), AX_COMPLEX(div), HALF(div))
+TABLE(maximum, AX_FLOATS(maximum), HALF(maximum), AX_INTS(maximum), BOOL(maximum))
+TABLE(minimum, AX_FLOATS(minimum), HALF(minimum), AX_INTS(minimum), BOOL(minimum))
+TABLE(neg, AX_FLOATS(neg), AX_COMPLEX(neg), HALF(neg), AX_INTS(neg))
+TABLE(abs, AX_FLOATS(abs), AX_COMPLEX(abs), AX_INTS(abs))
+TABLE(sign, AX_FLOATS(sign), HALF(sign), AX_INTS(sign), BOOL(sign))
+TABLE(square, AX_FLOATS(square), AX_COMPLEX(square), HALF(square), AX_INTS(square))
+TABLE(relu, AX_FLOATS(relu), HALF(relu), AX_INTS(relu))
+TABLE(floor, AX_FLOATS(floor), AX_INTS(floor))
+TABLE(ceil, AX_FLOATS(ceil), AX_INTS(ceil))
+TABLE(round, AX_FLOATS(round), AX_INTS(round))
+TABLE(reciprocal, AX_FLOATS(reciprocal), AX_COMPLEX(reciprocal))
+TABLE(exp, AX_FLOATS(exp), AX_COMPLEX(exp))
+TABLE(expm1, AX_FLOATS(expm1), AX_COMPLEX(expm1))
+TABLE(log, AX_FLOATS(log), AX_COMPLEX(log))
+TABLE(log1p, AX_FLOATS(log1p), AX_COMPLEX(log1p))
+TABLE(sqrt, AX_FLOATS(sqrt), AX_COMPLEX(sqrt))
+TABLE(rsqrt, AX_FLOATS(rsqrt), AX_COMPLEX(rsqrt))
+TABLE(tanh, AX_FLOATS(tanh), AX_COMPLEX(tanh))
+TABLE(sigmoid, AX_FLOATS(sigmoid), AX_COMPLEX(sigmoid))
+TABLE(erf, AX_FLOATS(erf))
+TABLE(_tanh_backward, AX_FLOATS(_tanh_backward), HALF(_tanh_backward))
+TABLE(_sigmoid_backward, AX_FLOATS(_sigmoid_backward), HALF(_sigmoid_backward))
+TABLE(_relu_backward, AX_FLOATS(_relu_backward), HALF(_relu_backward))
 
 /* ---- clamp: the limits are infinite where not given */
 
@@ -172,38 +163,34 @@ CLAMP(u8, uint8_t, int64_t, to_limit)
 
 ax_status ax_cpu_clamp(const ax_call *call)
 {
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(clamp), INTS(clamp) };
+  static const ax_loop loops[AX_DTYPE_COUNT] = { AX_FLOATS(clamp), AX_INTS(clamp) };
   return ax_cpu_pointwise(call, loops, 1, call->a);
 }
 
-/* ---- pow: frequent exponents are products and roots */
+/* ---- pow: frequent exponents are products and roots, in loops of their own */
 
-#define POW(S, T, SQRT) \
-  AX_LOOP2(pow_any_##S, T, T, ax_pow_##S(a, b)) \
-  /* the results of pow for -infinity and -0 */ \
-  AX_LOOP1(pow_half_##S, T, T, x == -(T)INFINITY ? (T)INFINITY : SQRT(x + 0)) \
-  AX_LOOP1(pow_one_##S, T, T, x) \
-  AX_LOOP1(pow_cube_##S, T, T, (x * x * x)) \
-  AX_LOOP1(pow_minus_two_##S, T, T, 1 / (x * x)) \
+#define POWER_F32(name, exponent, value) AX_LOOP1(pow_##name##_f32, float, float, value)
+#define POWER_F64(name, exponent, value) AX_LOOP1(pow_##name##_f64, double, double, value)
+AX_POWERS(POWER_F32, float, x, sqrtf(x + 0))
+AX_POWERS(POWER_F64, double, x, sqrt(x + 0))
+AX_LOOP2(pow_any_f32, float, float, ax_pow_f32(a, b))
+AX_LOOP2(pow_any_f64, double, double, ax_pow_f64(a, b))
+
+#define CHOSEN_F32(name, exponent, value) b == (exponent) ? pow_##name##_f32:
+#define CHOSEN_F64(name, exponent, value) b == (exponent) ? pow_##name##_f64:
+#define POW(S, T, CHOOSE) \
   static void pow_##S(char *const *data, const int64_t *stride, int64_t n, const void *ctx) \
   { \
     const T b = *(const T *)data[2]; \
-    const ax_loop loop = stride[2]     ? pow_any_##S \
-                         : b == 2      ? square_##S \
-                         : b == (T)0.5 ? pow_half_##S \
-                         : b == 1      ? pow_one_##S \
-                         : b == 3      ? pow_cube_##S \
-                         : b == -1     ? reciprocal_##S \
-                         : b == -2     ? pow_minus_two_##S \
-                                       : pow_any_##S; \
+    const ax_loop loop = stride[2] ? pow_any_##S : AX_POWERS(CHOOSE, T, x, x) pow_any_##S; \
     loop(data, stride, n, ctx); \
   }
-POW(f32, float, sqrtf)
-POW(f64, double, sqrt)
+POW(f32, float, CHOSEN_F32)
+POW(f64, double, CHOSEN_F64)
 
 ax_status ax_cpu_pow(const ax_call *call)
 {
-  static const ax_loop loops[AX_DTYPE_COUNT] = { FLOATS(pow), INTS(pow), AX_COMPLEX(pow) };
+  static const ax_loop loops[AX_DTYPE_COUNT] = { AX_FLOATS(pow), AX_INTS(pow), AX_COMPLEX(pow) };
   const ax_operand *exponent = &call->iter->op[2];
 
   /* a negative number as exponent is refused, as in PyTorch; a tensor of exponents truncates */

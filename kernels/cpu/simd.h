@@ -194,4 +194,24 @@ enum { AX_VEC_LANES = AX_BYTES / 4 };
     } \
   }
 
+/* float32 and float64 loops of a function of pointwise.h or functions.h. */
+#define AX_MATH1(name) \
+  AX_LOOP1(name##_f32, float, float, ax_##name##_f32(x)) \
+  AX_LOOP1(name##_f64, double, double, ax_##name##_f64(x))
+#define AX_MATH2(name) \
+  AX_LOOP2(name##_f32, float, float, ax_##name##_f32(a, b)) \
+  AX_LOOP2(name##_f64, double, double, ax_##name##_f64(a, b))
+
+/* Entries of a kernel's table: the loops <name>_<type>. */
+#define AX_FLOATS(name) [AX_F32] = name##_f32, [AX_F64] = name##_f64
+#define AX_INTS(name) [AX_I64] = name##_i64, [AX_I32] = name##_i32, [AX_U8] = name##_u8
+
+/* The kernel of an op that has the loops of these entries; ctx: what they are called with. */
+#define AX_POINTWISE(name, ctx, ...) \
+  ax_status ax_cpu_##name(const ax_call *call) \
+  { \
+    static const ax_loop loops[AX_DTYPE_COUNT] = { __VA_ARGS__ }; \
+    return ax_cpu_pointwise(call, loops, 1, ctx); \
+  }
+
 #endif

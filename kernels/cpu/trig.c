@@ -51,14 +51,7 @@ BOTH(tan)
 COMPLEX_LOOPS(ax_cpu_c64, c64, f)
 COMPLEX_LOOPS(ax_cpu_c128, c128, )
 
-#define KERNEL(name) \
-  ax_status ax_cpu_##name(const ax_call *call) \
-  { \
-    static const ax_loop loops[AX_DTYPE_COUNT] = { \
-      [AX_F32] = name##_f32, [AX_F64] = name##_f64, AX_COMPLEX(name) \
-    }; \
-    return ax_cpu_pointwise(call, loops, 1, NULL); \
-  }
+#define KERNEL(name) AX_POINTWISE(name, NULL, AX_FLOATS(name), AX_COMPLEX(name))
 KERNEL(sin)
 KERNEL(cos)
 KERNEL(tan)

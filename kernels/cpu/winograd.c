@@ -153,9 +153,9 @@ bool ax_wino_fits(const ax_conv *v)
          tiles * WINO_TILE * WINO_TILE <= 2 * v->oh * v->ow && v->n * tiles >= MIN_TILES;
 }
 
-ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
+/* A call without its memory. */
+static ax_wino_call call_of(const ax_conv *v, const ax_conv_data *d)
 {
-  const bool turned = v->what == AX_CONV_INPUT, weight = v->what == AX_CONV_WEIGHT;
   ax_wino_call p = { .n = v->n,
                      .c = v->c,
                      .o = v->o,
@@ -168,12 +168,9 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
                      .x = d->x,
                      .y = d->y,
                      .bias = v->what == AX_CONV_FORWARD && v->bias ? d->bias : NULL };
-  void *u = NULL, *space = NULL;
-  const int64_t threads = weight ? 1 : omp_get_max_threads();
-  ax_status st;
 
   p.half = v->dtype == AX_BF16;
-  if (turned) /* a convolution of g with the weights reversed */
+  if (v->what == AX_CONV_INPUT) /* a convolution of g with the weights reversed */
     p = (ax_wino_call){ .n = v->n,
                         .c = v->o,
                         .o = v->c,
@@ -192,6 +189,17 @@ ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
   p.block = p.block < MIN_TILES ? MIN_TILES : p.block > MAX_TILES ? MAX_TILES : p.block;
   p.plane_c = p.block * p.c + SKEW;
   p.plane_o = p.block * p.o + SKEW;
+  return p;
+}
+
+ax_status ax_wino(const ax_conv *v, const ax_conv_data *d, bool accumulate)
+{
+  const bool turned = v->what == AX_CONV_INPUT, weight = v->what == AX_CONV_WEIGHT;
+  ax_wino_call p = call_of(v, d);
+  void *u = NULL, *space = NULL;
+  const int64_t threads = weight ? 1 : omp_get_max_threads();
+  ax_status st;
+
   const int64_t panels = (p.o + WINO_PANEL - 1) / WINO_PANEL, blocks = (p.tiles + p.block - 1) / p.block;
   const size_t u_bytes = (size_t)(WINO_POINTS * p.c * (weight ? p.o : panels * WINO_PANEL)) * sizeof(float);
   const size_t bytes = (size_t)(threads * WINO_POINTS * (p.plane_c + p.plane_o)) * sizeof(float);

@@ -1,6 +1,8 @@
 /* Arithmetic: the expressions of pointwise.h for every element type. */
 #include "pointwise.cuh"
 
+#include "powers.h"
+
 /* ---- functors, named <op>_fn, one specialisation for each type that is computed with */
 
 #define DECLARE1(name) template <class T> struct name##_fn;
@@ -14,26 +16,15 @@ DECLARE1(remainder)
 DECLARE1(pow)
 DECLARE1(clamp)
 
-/* Frequent exponents are products and roots, the CPU's bits; the gradient of x^2 has exponent 1. */
+/* Frequent exponents are products and roots, the CPU's bits. */
+#define CHOSEN(name, exponent, value) b == (exponent) ? (value):
 static __device__ __forceinline__ float power(float a, float b)
 {
-  return b == 2.0f    ? a * a
-         : b == 1.0f  ? a
-         : b == 3.0f  ? a * a * a
-         : b == 0.5f  ? (a == -INFINITY ? INFINITY : sqrtf(a + 0.0f))
-         : b == -1.0f ? 1.0f / a
-         : b == -2.0f ? 1.0f / (a * a)
-                      : ax_pow_f32(a, b);
+  return AX_POWERS(CHOSEN, float, a, sqrtf(a + 0.0f)) ax_pow_f32(a, b);
 }
 static __device__ __forceinline__ double power(double a, double b)
 {
-  return b == 2.0    ? a * a
-         : b == 1.0  ? a
-         : b == 3.0  ? a * a * a
-         : b == 0.5  ? (a == -(double)INFINITY ? (double)INFINITY : sqrt(a + 0.0))
-         : b == -1.0 ? 1.0 / a
-         : b == -2.0 ? 1.0 / (a * a)
-                     : ax_pow_f64(a, b);
+  return AX_POWERS(CHOSEN, double, a, sqrt(a + 0.0)) ax_pow_f64(a, b);
 }
 
 #define T float

@@ -4,6 +4,7 @@
  * The file is mapped, and so are its tensors: a model of 40 GB is there at once, and is read where
  * it is used.  Files of big-endian machines are copied, with their numbers turned round. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/io/gguf_file.h"
@@ -90,16 +91,16 @@ const char *ax_gguf_type(const ax_gguf *f, int i)
   return unknown;
 }
 
+static int against(const void *name, const void *entry)
+{
+  return strcmp(name, (*(const ax_gguf_tensor *const *)entry)->name);
+}
+
 int ax_gguf_find(const ax_gguf *f, const char *name)
 {
-  int low = 0, high = f->n_tensors;
-  while (low < high) {
-    const int middle = low + (high - low) / 2, order = strcmp(f->sorted[middle]->name, name);
-    if (order == 0) return (int)(f->sorted[middle] - f->tensors);
-    if (order < 0) low = middle + 1;
-    else high = middle;
-  }
-  return -1;
+  const ax_gguf_tensor *const *at =
+      bsearch(name, f->sorted, (size_t)f->n_tensors, sizeof *f->sorted, against);
+  return at ? (int)(*at - f->tensors) : -1;
 }
 
 /* ---- tensors */

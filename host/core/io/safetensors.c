@@ -89,16 +89,15 @@ const char *const *ax_safetensors_metadata(const ax_safetensors *f, int *n)
   return f->meta;
 }
 
+static int against(const void *name, const void *entry)
+{
+  return strcmp(name, (*(const ax_safetensors_entry *const *)entry)->name);
+}
+
 int ax_safetensors_find(const ax_safetensors *f, const char *name)
 {
-  int low = 0, high = f->n;
-  while (low < high) {
-    const int middle = low + (high - low) / 2, order = strcmp(f->sorted[middle]->name, name);
-    if (order == 0) return (int)(f->sorted[middle] - f->entries);
-    if (order < 0) low = middle + 1;
-    else high = middle;
-  }
-  return -1;
+  const ax_safetensors_entry *const *at = bsearch(name, f->sorted, (size_t)f->n, sizeof *f->sorted, against);
+  return at ? (int)(*at - f->entries) : -1;
 }
 
 ax_dtype ax_safetensors_dtype(const ax_safetensors *f, int i) { return (ax_dtype)f->entries[i].dtype; }

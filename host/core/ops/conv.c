@@ -272,9 +272,48 @@ ax_status ax_infer_conv1d(ax_infer *q)
                            .dilation = { 1, 1, q->a.conv1d.dilation }, .groups = q->a.conv1d.groups));
 }
 
+static ax_status check_transposed(const ax_infer *q, const ax_attrs *a, const ax_tensor *x,
+                                  const ax_tensor *w, const ax_tensor *bias)
+{
+  const int64_t groups = a->convolution.groups, channels = w->shape[1] * groups;
+  ax_status st;
+
+  AX_TRY(check_types(q, x, w));
+  AX_TRY(check_numbers(q, a, w));
+  if (w->numel == 0) return ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w));
+  if (x->shape[1] != w->shape[0])
+    return ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name,
+                   TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]);
+  if (w->shape[0] % groups != 0)
+    return ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name,
+                   (long long)groups, (long long)w->shape[0]);
+  if (bias && (bias->ndim != 1 || bias->shape[0] != channels))
+    return ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)channels,
+                   TEXT(INPUT(1)), TEXT(bias));
+out:
+  return st;
+}
+
+/* The size of a transposed convolution's result along dim d of three, which is dim `at` of x. */
+static ax_status transposed_size(const ax_infer *q, const ax_attrs *a, int d, int at, const ax_tensor *x,
+                                 const ax_tensor *w, int64_t extra, int64_t *size)
+{
+  const int64_t stride = a->convolution.stride[d], dilation = a->convolution.dilation[d];
+
+  if (extra < 0 || (extra >= stride && extra >= dilation))
+    return ax_fail(AX_ERANGE,
+                   "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld",
+                   q->name, (long long)stride, (long long)dilation, (long long)extra);
+  *size =
+      (x->shape[at] - 1) * stride - 2 * a->convolution.padding[d] + dilation * (w->shape[at] - 1) + extra + 1;
+  if (x->shape[at] < 1 || *size < 1)
+    return ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
+                   TEXT(INPUT(0)), TEXT(INPUT(1)), at + 1, (long long)*size);
+  return AX_OK;
+}
+
 static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int64_t *extra)
 {
-  const int64_t groups = a->convolution.groups;
   ax_tensor *x = NULL, *w = NULL, *y = NULL, *rows = NULL, *sum = NULL,
             *bias = q->args->n_in > 2 ? INPUT(2) : NULL;
   ax_attrs whole = *a, margins = { .n_list = 0 };
@@ -286,32 +325,12 @@ static ax_status transposed(ax_infer *q, int dims, const ax_attrs *a, const int6
   AX_TRY(widen(q, INPUT(0), dims, &x));
   AX_TRY(weight_of(q, dims, &w));
   deep = dims_of(x);
-  AX_TRY(check_types(q, x, w));
-  AX_TRY(check_numbers(q, a, w));
-  if (w->numel == 0) AX_TRY(ax_fail(AX_ESHAPE, "%s: the weight has no elements: %s", q->name, TEXT(w)));
-  if (x->shape[1] != w->shape[0])
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s has %lld channels, weight %s expects %lld", q->name,
-                   TEXT(INPUT(0)), (long long)x->shape[1], TEXT(INPUT(1)), (long long)w->shape[0]));
-  if (w->shape[0] % groups != 0)
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: %lld groups do not divide the %lld input channels", q->name,
-                   (long long)groups, (long long)w->shape[0]));
+  AX_TRY(check_transposed(q, a, x, w, bias));
   shape[0] = reached[0] = x->shape[0];
-  shape[1] = reached[1] = w->shape[1] * groups;
-  if (bias && (bias->ndim != 1 || bias->shape[0] != shape[1]))
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: bias must be [%lld] for weight %s, got %s", q->name, (long long)shape[1],
-                   TEXT(INPUT(1)), TEXT(bias)));
+  shape[1] = reached[1] = w->shape[1] * a->convolution.groups;
   for (int k = 0; k < deep; k++) {
     const int d = 3 - deep + k;
-    if (extra[d] < 0 || (extra[d] >= a->convolution.stride[d] && extra[d] >= a->convolution.dilation[d]))
-      AX_TRY(ax_fail(AX_ERANGE,
-                     "%s: output_padding must be below the stride or the dilation (%lld, %lld), got %lld",
-                     q->name, (long long)a->convolution.stride[d], (long long)a->convolution.dilation[d],
-                     (long long)extra[d]));
-    shape[2 + k] = (x->shape[2 + k] - 1) * a->convolution.stride[d] - 2 * a->convolution.padding[d] +
-                   a->convolution.dilation[d] * (w->shape[2 + k] - 1) + extra[d] + 1;
-    if (x->shape[2 + k] < 1 || shape[2 + k] < 1)
-      AX_TRY(ax_fail(AX_ESHAPE, "%s: input %s and weight %s give a result with dim %d of %lld", q->name,
-                     TEXT(INPUT(0)), TEXT(INPUT(1)), k + 3, (long long)shape[2 + k]));
+    AX_TRY(transposed_size(q, a, d, 2 + k, x, w, extra[d], &shape[2 + k]));
     reached[2 + k] = shape[2 + k];
     /* a stride below the dilation: more windows would fit, so the whole result is computed and
      * cut */

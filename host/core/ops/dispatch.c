@@ -372,14 +372,44 @@ ax_status ax_run(ax_op op, const ax_args *args, ax_tensor **out)
   return dispatch(op, args, out);
 }
 
+/* A row that a kernel computes: infers its results, makes them, and runs the kernel, or joins it to
+ * what waits (join.c). */
+static ax_status run_kernel(ax_infer *q, ax_tensor **out)
+{
+  const ax_args *args = q->args;
+  ax_tensor *in[AX_MAX_INPUTS], *narrow = NULL;
+  ax_args narrowed;
+  bool joined;
+  ax_status st;
+
+  AX_TRY(take_narrow(q->op, args, in, &narrow));
+  if (narrow) {
+    narrowed = *args;
+    narrowed.in = in;
+    q->args = &narrowed;
+    q->a.wide = true;
+  }
+  AX_TRY(ax_op_impls[q->op].infer(q));
+  AX_TRY(ax_dispatch_check_gradient(q));
+  for (int k = 0; k < q->n_out; k++)
+    AX_TRY((q->padded >> k & 1 ? ax_tensor_new_padded : ax_tensor_new_on)(device_of(args), q->out[k].dtype,
+                                                                          q->out[k].ndim, q->out[k].shape,
+                                                                          &out[k]));
+  choose_strides(q, out);
+  AX_TRY(ax_join(q, out, &joined));
+  if (!joined) st = ax_dispatch_kernel(q, out);
+out:
+  q->args = args;
+  ax_tensor_release(narrow);
+  return st;
+}
+
 ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
 {
   const ax_op_impl *impl = &ax_op_impls[op];
-  ax_tensor *in[AX_MAX_INPUTS], *narrow = NULL;
-  ax_args narrowed;
   ax_infer q;
   ax_status st;
-  bool former, joined;
+  bool former;
 
   memset(&q, 0, offsetof(ax_infer, a));
   q.op = op;
@@ -412,31 +442,11 @@ ax_status ax_run_plain(ax_op op, const ax_args *args, ax_tensor **out)
     if (st != AX_OK) goto out;
     q.n_out = 1;
     break;
-  default:
-    AX_TRY(take_narrow(op, args, in, &narrow));
-    if (narrow) {
-      narrowed = *args;
-      narrowed.in = in;
-      q.args = &narrowed;
-      q.a.wide = true;
-    }
-    AX_TRY(impl->infer(&q));
-    AX_TRY(ax_dispatch_check_gradient(&q));
-    for (int k = 0; k < q.n_out; k++)
-      AX_TRY((q.padded >> k & 1 ? ax_tensor_new_padded : ax_tensor_new_on)(device_of(args), q.out[k].dtype,
-                                                                           q.out[k].ndim, q.out[k].shape,
-                                                                           &out[k]));
-    choose_strides(&q, out);
-    AX_TRY(ax_join(&q, out, &joined));
-    if (joined) break;
-    AX_TRY(ax_dispatch_kernel(&q, out));
+  default: AX_TRY(run_kernel(&q, out));
   }
-  ax_tensor_release(narrow);
-  narrow = NULL;
   if (!recordable(op, args)) return AX_OK;
   st = ax_record(op, args, &q.a, q.n_out, out, impl->saves & ~q.unsaved);
 out:
-  ax_tensor_release(narrow);
   if (st != AX_OK)
     for (int k = 0; k < AX_MAX_OUT; k++) {
       ax_tensor_release(out[k]);

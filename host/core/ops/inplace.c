@@ -187,6 +187,23 @@ out:
   return st;
 }
 
+/* Puts the node of a call that has written dst into dst's history. */
+static ax_status attach(ax_node *node, ax_rewrite *rewrite, uint32_t saves, ax_tensor *dst)
+{
+  ax_node *old = dst->grad_fn;
+  const int out = dst->out_index;
+  ax_status st;
+
+  dst->grad_fn = NULL;
+  ax_leaf_ends(dst);
+  st = ax_node_attach(node, 1, &dst, saves);
+  if (dst->base) ax_rewrite_finish(rewrite, dst);
+  else dst->rewrites++;
+  ax_hooks_follow(old, out, dst);
+  if (old) ax_node_release(old);
+  return st;
+}
+
 static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
 {
   ax_tensor *dst = *at, *piece;
@@ -242,17 +259,7 @@ static ax_status run_inplace(ax_op op, const ax_args *args, ax_tensor **at)
     AX_TRY(ax_dispatch_copy(dst, temp));
   }
   dst->version->edits++;
-  if (node) {
-    ax_node *old = dst->grad_fn;
-    const int out = dst->out_index;
-    dst->grad_fn = NULL;
-    ax_leaf_ends(dst);
-    st = ax_node_attach(node, 1, &dst, impl->saves);
-    if (dst->base) ax_rewrite_finish(&rewrite, dst);
-    else dst->rewrites++;
-    ax_hooks_follow(old, out, dst);
-    if (old) ax_node_release(old);
-  }
+  if (node) st = attach(node, &rewrite, impl->saves, dst);
 out:
   ax_rewrite_drop(&rewrite);
   if (node) ax_node_release(node);

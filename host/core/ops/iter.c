@@ -1,23 +1,9 @@
 /* Loop nests: broadcasting and merging dims, so that kernels see as few and as long loops as there
  * can be. */
 #include "core/ops/infer.h"
+#include "core/ops/iter.h"
 
 #include <string.h>
-
-/* Drops size-1 dims and merges neighbours over which every operand steps evenly. */
-static void merge(ax_iter *it, int ndim, const int64_t *shape)
-{
-  int last = -1;
-  for (int d = 0; d < ndim; d++) {
-    if (shape[d] == 1) continue;
-    bool joins = last >= 0;
-    for (int k = 0; joins && k < it->n; k++) joins = it->op[k].stride[last] == it->op[k].stride[d] * shape[d];
-    if (joins) it->shape[last] *= shape[d];
-    else it->shape[++last] = shape[d];
-    for (int k = 0; k < it->n; k++) it->op[k].stride[last] = it->op[k].stride[d];
-  }
-  it->ndim = last + 1;
-}
 
 static void set_operand(ax_operand *o, const ax_tensor *t, int ndim, const int64_t *shape)
 {
@@ -61,7 +47,7 @@ void ax_iter_pointwise(ax_iter *it, ax_tensor *dst, int n, ax_tensor *const *in,
   for (int k = 0; k < n; k++)
     if (in[k]) set_operand(&it->op[k + 1], in[k], dst->ndim, dst->shape);
     else it->op[k + 1] = (ax_operand){ .data = (char *)&numbers[k], .dtype = number_dtype };
-  merge(it, dst->ndim, dst->shape);
+  ax_iter_merge(it, dst->ndim, dst->shape);
 }
 
 void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes)
@@ -78,5 +64,5 @@ void ax_iter_reduce(ax_iter *it, ax_tensor *dst, ax_tensor *x, uint32_t axes)
       it->op[0].stride[d] = step * item;
       step *= x->shape[d];
     }
-  merge(it, x->ndim, x->shape);
+  ax_iter_merge(it, x->ndim, x->shape);
 }

@@ -86,6 +86,35 @@ static ax_status mean_of_planes(ax_tensor *x, ax_tensor **out)
   return st;
 }
 
+/* Is the input one of windows over its last `dims` dims that p allows? */
+static ax_status check_pooled(const ax_infer *q, const ax_tensor *x, int dims, const ax_pool *p)
+{
+  const bool adaptive = p->flags & AX_POOL_ADAPTIVE;
+  ax_status st;
+
+  AX_TRY(need_float(q, x));
+  if (x->ndim != dims + 1 && x->ndim != dims + 2)
+    return ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,
+                   dims + 2, dims + 1, TEXT(x));
+  for (int d = 2 - dims; d < 2; d++) {
+    const int64_t size = x->shape[x->ndim - 2 + d];
+    AX_TRY(need_within(q->name, adaptive ? "output_size" : "kernel_size", p->kernel[d], 1, INT32_MAX));
+    if (size < 1)
+      return ax_fail(AX_ESHAPE, "%s: nothing to pool in dim %d of %s", q->name, x->ndim - 1 + d, TEXT(x));
+    if (adaptive) continue;
+    AX_TRY(need_within(q->name, "stride", p->stride[d], 1, INT32_MAX));
+    AX_TRY(need_within(q->name, "dilation", p->dilation[d], 1, INT32_MAX));
+    if (p->padding[d] < 0 || p->padding[d] > p->kernel[d] / 2)
+      return ax_fail(AX_ERANGE, "%s: padding must be within 0 and half of the kernel (%lld), got %lld",
+                     q->name, (long long)(p->kernel[d] / 2), (long long)p->padding[d]);
+    if (ax_pool_windows(p, d, size) < 1)
+      return ax_fail(AX_ESHAPE, "%s: a window of %lld does not fit the padded input %s", q->name,
+                     (long long)(p->dilation[d] * (p->kernel[d] - 1) + 1), TEXT(x));
+  }
+out:
+  return st;
+}
+
 /* Pools the last `dims` dims (of one, the second: the first has windows of 1).  places: the second
  * result becomes the row's, in int64. */
 static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p, bool places)
@@ -100,25 +129,7 @@ static ax_status run_pool_with(ax_infer *q, ax_op op, int dims, const ax_pool *p
     AX_TRY(run_magnitude(x, &most));
     return run_whole(q, most);
   }
-  AX_TRY(need_float(q, x));
-  if (x->ndim != dims + 1 && x->ndim != dims + 2)
-    AX_TRY(ax_fail(AX_ESHAPE, "%s: expected an input of %d dims, or %d without a batch, got %s", q->name,
-                   dims + 2, dims + 1, TEXT(x)));
-  for (int d = 2 - dims; d < 2; d++) {
-    const int64_t size = x->shape[x->ndim - 2 + d];
-    AX_TRY(need_within(q->name, adaptive ? "output_size" : "kernel_size", p->kernel[d], 1, INT32_MAX));
-    if (size < 1)
-      AX_TRY(ax_fail(AX_ESHAPE, "%s: nothing to pool in dim %d of %s", q->name, x->ndim - 1 + d, TEXT(x)));
-    if (adaptive) continue;
-    AX_TRY(need_within(q->name, "stride", p->stride[d], 1, INT32_MAX));
-    AX_TRY(need_within(q->name, "dilation", p->dilation[d], 1, INT32_MAX));
-    if (p->padding[d] < 0 || p->padding[d] > p->kernel[d] / 2)
-      AX_TRY(ax_fail(AX_ERANGE, "%s: padding must be within 0 and half of the kernel (%lld), got %lld",
-                     q->name, (long long)(p->kernel[d] / 2), (long long)p->padding[d]));
-    if (ax_pool_windows(p, d, size) < 1)
-      AX_TRY(ax_fail(AX_ESHAPE, "%s: a window of %lld does not fit the padded input %s", q->name,
-                     (long long)(p->dilation[d] * (p->kernel[d] - 1) + 1), TEXT(x)));
-  }
+  AX_TRY(check_pooled(q, x, dims, p));
   if (dims == 1) AX_TRY(run_unsqueeze(x, x->ndim - 1, &tall));
   else tall = ax_tensor_retain(x);
   if (tall->ndim == 3) AX_TRY(run_unsqueeze(tall, 0, &batch));

@@ -189,16 +189,50 @@ static ax_status replace(ax_tensor **t, ax_op op, const ax_attrs *a)
   return st;
 }
 
+/* A product over a dim of size 0: ones, recorded as a sum of nothing and 1. */
+static ax_status ones_of_nothing(ax_tensor **t, int d)
+{
+  const ax_attrs over = { .reduction = { .keepdim = true }, .n_list = 1, .list = { d } };
+  ax_tensor *zeros;
+  ax_status st = replace(t, AX_OP_SUM, &over);
+
+  if (st != AX_OK) return st;
+  zeros = *t;
+  *t = NULL;
+  st = ax_run_num(AX_OP_ADD, zeros, 1, t);
+  ax_tensor_release(zeros);
+  return st;
+}
+
+/* Multiplies the halves of dim d of *t, of `size`; the last one of an odd number stays. */
+static ax_status multiply_halves(ax_tensor **t, int d, int64_t size)
+{
+  ax_tensor *left = NULL, *right = NULL, *both = NULL, *rest = NULL, *all = NULL;
+  ax_status st;
+
+  AX_TRY(run_narrow(*t, d, 0, size / 2, &left));
+  AX_TRY(run_narrow(*t, d, size / 2, size / 2, &right));
+  AX_TRY(ax_run2(AX_OP_MUL, left, right, &both));
+  if (size % 2) {
+    AX_TRY(run_narrow(*t, d, size - 1, 1, &rest));
+    AX_TRY(run_cat(both, rest, d, &all));
+  } else all = ax_tensor_retain(both);
+  ax_tensor_release(*t);
+  *t = all;
+out:
+  ax_tensor_release(left), ax_tensor_release(right), ax_tensor_release(both), ax_tensor_release(rest);
+  return st;
+}
+
 /* Halves are multiplied until one position is left: the rounding of a tree, and a gradient that is
  * right where elements are 0, since no step divides. */
 ax_status ax_infer_prod(ax_infer *q)
 {
-  ax_tensor *x = INPUT(0), *now = NULL, *left = NULL, *right = NULL, *both = NULL, *rest = NULL;
+  ax_tensor *x = INPUT(0), *now = NULL;
   const ax_dtype own = (ax_dtype)x->dtype, in = ax_is_half(own)        ? AX_F32
                                                 : ax_has_gradient(own) ? own
                                                                        : AX_I64;
-  int64_t shape[AX_MAX_DIMS];
-  int n = 0;
+  ax_attrs flat = { .n_list = 0 };
   uint32_t axes;
   bool multiplied = false;
   ax_status st;
@@ -210,50 +244,20 @@ ax_status ax_infer_prod(ax_infer *q)
   AX_TRY(ax_cast(x, in, &now));
   for (int d = 0; d < x->ndim; d++) {
     if (!(axes >> d & 1)) continue;
-    if (x->shape[d] == 0) { /* a product of nothing: ones, recorded as a sum of nothing and 1 */
-      AX_TRY(replace(&now, AX_OP_SUM,
-                     &(ax_attrs){ .reduction = { .keepdim = true }, .n_list = 1, .list = { d } }));
-      ax_tensor *zeros = now;
-      now = NULL;
-      st = ax_run_num(AX_OP_ADD, zeros, 1, &now);
-      ax_tensor_release(zeros);
-      AX_TRY(st);
-    }
-    for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2) {
-      AX_TRY(run_narrow(now, d, 0, size / 2, &left));
-      AX_TRY(run_narrow(now, d, size / 2, size / 2, &right));
-      AX_TRY(ax_run2(AX_OP_MUL, left, right, &both));
-      multiplied = true;
-      if (size % 2) {
-        AX_TRY(run_narrow(now, d, size - 1, 1, &rest));
-        ax_tensor *paired = both;
-        st = run_cat(paired, rest, d, &both);
-        ax_tensor_release(paired);
-        AX_TRY(st);
-      }
-      ax_tensor_release(now);
-      ax_tensor_release(left);
-      ax_tensor_release(right);
-      ax_tensor_release(rest);
-      now = both;
-      left = right = both = rest = NULL;
-    }
+    if (x->shape[d] == 0) AX_TRY(ones_of_nothing(&now, d));
+    multiplied |= x->shape[d] > 1;
+    for (int64_t size = x->shape[d]; size > 1; size = size / 2 + size % 2)
+      AX_TRY(multiply_halves(&now, d, size));
   }
   for (int d = 0; d < x->ndim; d++)
-    if (!(axes >> d & 1)) shape[n++] = x->shape[d];
-    else if (q->a.prod.keepdim) shape[n++] = 1;
-  ax_attrs flat = { .n_list = n };
-  memcpy(flat.list, shape, (size_t)n * sizeof *shape);
+    if (!(axes >> d & 1)) flat.list[flat.n_list++] = x->shape[d];
+    else if (q->a.prod.keepdim) flat.list[flat.n_list++] = 1;
   AX_TRY(replace(&now, AX_OP_RESHAPE, &flat));
   if (in != own && ax_is_float(own)) AX_TRY(replace(&now, AX_OP_CAST, &AX_ATTRS(cast, .dtype = own)));
   if (multiplied && !ax_is_complex(own)) AX_TRY(take_values(x, AX_OP_PROD_OF, &one_pass, now));
   q->result[0] = ax_tensor_retain(now);
 out:
   ax_tensor_release(now);
-  ax_tensor_release(left);
-  ax_tensor_release(right);
-  ax_tensor_release(both);
-  ax_tensor_release(rest);
   return st;
 }
 

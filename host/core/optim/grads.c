@@ -225,16 +225,47 @@ static ax_status plain_copy(ax_tensor *t, ax_tensor **out)
   return st;
 }
 
+/* The norm of tensors that no single call of the kernel takes, in `count` parts: those of either
+ * type, and each that stands alone.  Parts add up, or the extreme of extremes is taken. */
+static ax_status norm_of_parts(const ax_backend *backend, ax_device device, int n, ax_tensor *const *list,
+                               double p, ax_segment *segs, int64_t count, ax_tensor *total)
+{
+  const double root = isinf(p) ? 1 : p, join = isinf(p) ? p : 1;
+  ax_tensor *parts = NULL, *plain = NULL;
+  double *at;
+  ax_status st;
+
+  AX_TRY(ax_tensor_new_on(device, AX_F64, 1, &count, &parts));
+  at = ax_data(parts);
+  for (int d = 0; d < 2; d++) {
+    const int m = segments_of(device, dtypes[d], n, list, segs);
+    if (m) AX_TRY(backend->grads->norm_into(device, dtypes[d], segs, m, p, 1, at++));
+  }
+  for (int k = 0; k < n; k++) {
+    if (!stands_alone(list[k])) continue;
+    AX_TRY(plain_copy(list[k], &plain));
+    AX_TRY(backend->grads->norm_into(device, (ax_dtype)plain->dtype,
+                                     &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1,
+                                     at++));
+    ax_tensor_release(plain);
+    plain = NULL;
+  }
+  AX_TRY(backend->grads->norm_into(device, AX_F64, &(ax_segment){ .grad = ax_data(parts), .n = count }, 1,
+                                   join, root, ax_data(total)));
+out:
+  ax_tensor_release(parts);
+  ax_tensor_release(plain);
+  return st;
+}
+
 ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **out)
 {
   const bool recording = ax_grad_set_enabled(false);
-  /* parts add up, or the extreme of extremes is taken */
-  const double root = isinf(p) ? 1 : p, join = isinf(p) ? p : 1;
   const ax_backend *backend;
-  ax_tensor *total = NULL, *parts = NULL, *plain = NULL;
+  ax_tensor *total = NULL;
   ax_segment *segs = NULL;
   int64_t elements = 0;
-  int m[2], alone = 0, done = 0;
+  int m[2], alone = 0;
   ax_device device;
   ax_status st;
 
@@ -256,35 +287,15 @@ ax_status ax_norm_tensor(int n, ax_tensor *const *list, double p, ax_tensor **ou
   const int64_t count = (m[0] > 0) + (m[1] > 0) + alone;
   if (elements == 0) AX_TRY(ax_fill(total, 0));
   else if (count == 1 && !alone) { /* nearly always */ const ax_dtype dtype = m[0] ? AX_F32 : AX_F64;
-    AX_TRY(backend->grads->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p, root,
-                                     ax_data(total)));
-  } else {
-    AX_TRY(ax_tensor_new_on(device, AX_F64, 1, &count, &parts));
-    double *at = ax_data(parts);
-    for (int d = 0; d < 2; d++)
-      if (m[d])
-        AX_TRY(backend->grads->norm_into(device, dtypes[d], segs,
-                                         segments_of(device, dtypes[d], n, list, segs), p, 1, at + done++));
-    for (int k = 0; k < n; k++) {
-      if (!stands_alone(list[k])) continue;
-      AX_TRY(plain_copy(list[k], &plain));
-      AX_TRY(backend->grads->norm_into(device, (ax_dtype)plain->dtype,
-                                       &(ax_segment){ .grad = ax_data(plain), .n = plain->numel }, 1, p, 1,
-                                       at + done++));
-      ax_tensor_release(plain);
-      plain = NULL;
-    }
-    AX_TRY(backend->grads->norm_into(device, AX_F64, &(ax_segment){ .grad = at, .n = count }, 1, join, root,
-                                     ax_data(total)));
-  }
+    AX_TRY(backend->grads->norm_into(device, dtype, segs, segments_of(device, dtype, n, list, segs), p,
+                                     isinf(p) ? 1 : p, ax_data(total)));
+  } else AX_TRY(norm_of_parts(backend, device, n, list, p, segs, count, total));
   *out = total;
   total = NULL;
 out:
   let_go(n, list);
   ax_grad_set_enabled(recording);
   ax_tensor_release(total);
-  ax_tensor_release(parts);
-  ax_tensor_release(plain);
   ax_mfree(segs);
   return st;
 }

@@ -44,6 +44,9 @@ typedef struct batch {
    * can be skipped */
   ax_tensor *skipped;
   bool unsettled;
+  /* of the step under way: has some member a gradient; rests some that has one elsewhere; have the
+   * same ones a gradient as in the steps that are not settled? */
+  bool present, away, same;
 } batch;
 
 struct ax_optim_group {
@@ -57,7 +60,8 @@ struct ax_optim_group {
   uint64_t arrangement; /* counts how often order, batches and runs were made anew */
   ax_segment *segs;     /* [n] room for a step */
   uint8_t *there;       /* [n] likewise: ax_staging.there */
-  ax_tensor **copies;   /* [n] room for gradients that had to be copied */
+  ax_tensor **copies;   /* [n] room for gradients that had to be copied; counted */
+  int n_copies;
 };
 
 /* Makes order, batches and runs anew if a parameter has moved since. */

@@ -49,47 +49,49 @@ static bool is_here(const ax_optim_group *g, const member *m)
 
 /* ---- before it */
 
-static bool is_present(const ax_optim_group *g, const batch *b, int at)
-{
-  return g->members[g->order[b->first + at]].param->grad != NULL;
-}
-
-static bool any_present(const ax_optim_group *g, const batch *b)
-{
-  for (int k = 0; k < b->n; k++)
-    if (is_present(g, b, k)) return true;
-  return false;
-}
-
-/* Makes the states that members with a gradient lack. */
-static ax_status make_states(ax_optim_group *g, const ax_hyper *h, uint32_t needs)
+/* Makes the states that a member with a gradient lacks. */
+static ax_status make_states(ax_optim_group *g, int number, const ax_hyper *h, uint32_t needs)
 {
   const ax_optim_row *row = &ax_optims[g->kind];
+  member *m = &g->members[number];
   char device[16];
 
-  for (int i = 0; i < g->n; i++) {
-    member *m = &g->members[i];
+  if (row->by_matrix && ax_optim_is_away(m) && !is_left_out(g, m) && m->param->device.kind != AX_CPU)
+    return ax_fail(AX_ENOIMPL,
+                   "%s: its steps need whole matrices, and states of parameter %d, which is on %s, rest in "
+                   "host memory (offload): use an optimizer that steps each element by itself, such as AdamW",
+                   row->name, number + 1, ax_device_text(m->param->device, device, sizeof device));
+  if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
+    return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
+                   ax_dtype_name((ax_dtype)m->param->dtype));
+  for (int k = 0; k < row->n_states; k++) {
+    if (!(needs >> k & 1) || m->state[k] || !ax_optim_has_state(m->param, row->states[k].form)) continue;
+    if (ax_recording)
+      return ax_fail(AX_EINVAL,
+                     "the state of a parameter is made in its first step, which cannot be the recorded one: "
+                     "a replay would make it anew; let the captured step run eagerly before (warmup)");
+    const ax_status st = ax_optim_make_state(g, m, k, ax_optim_first(g->kind, h, k));
+    if (st != AX_OK) return st;
+    if (g->kind == AX_OPTIM_SGD) m->step = 0; /* so that the first step fills the buffer */
+  }
+  m->begun = true;
+  return AX_OK;
+}
+
+/* Finds which members of a batch are stepped, and makes their states. */
+static ax_status prepare(ax_optim_group *g, batch *b, const ax_hyper *h, uint32_t needs)
+{
+  b->present = b->away = false;
+  b->same = true;
+  for (int o = b->first; o < b->first + b->n; o++) {
+    const int number = g->order[o];
+    const member *m = &g->members[number];
+    b->same &= m->stepped == (m->param->grad != NULL);
     if (!m->param->grad) continue;
-    if (row->by_matrix && ax_optim_is_away(m) && !is_left_out(g, m) && m->param->device.kind != AX_CPU)
-      return ax_fail(
-          AX_ENOIMPL,
-          "%s: its steps need whole matrices, and states of parameter %d, which is on %s, rest in host "
-          "memory (offload): use an optimizer that steps each element by itself, such as AdamW",
-          row->name, i + 1, ax_device_text(m->param->device, device, sizeof device));
-    if (m->param->dtype != AX_F32 && m->param->dtype != AX_F64)
-      return ax_fail(AX_EDTYPE, "optimizer: parameters must be float32 or float64, got %s",
-                     ax_dtype_name((ax_dtype)m->param->dtype));
-    for (int k = 0; k < row->n_states; k++) {
-      if (!(needs >> k & 1) || m->state[k] || !ax_optim_has_state(m->param, row->states[k].form)) continue;
-      if (ax_recording)
-        return ax_fail(AX_EINVAL,
-                       "the state of a parameter is made in its first step, which cannot be the recorded "
-                       "one: a replay would make it anew; let the captured step run eagerly before (warmup)");
-      const ax_status st = ax_optim_make_state(g, m, k, ax_optim_first(g->kind, h, k));
-      if (st != AX_OK) return st;
-      if (g->kind == AX_OPTIM_SGD) m->step = 0; /* so that the first step fills the buffer */
-    }
-    m->begun = true;
+    b->present = true;
+    b->away |= ax_optim_is_away(m);
+    const ax_status st = make_states(g, number, h, needs);
+    if (st != AX_OK) return st;
   }
   return AX_OK;
 }
@@ -115,7 +117,7 @@ static ax_status check_gradient(const member *m, int number)
 /* Is the gradient of a member that is cut where its layout has it? */
 static bool is_delivered(const member *m) { return m->grad && m->param->grad == ax_slot_grad(m->param); }
 
-/* The member's gradient, or a contiguous copy (of one that the script made itself), which g->copies
+/* The member's gradient, or a contiguous copy (of one that the script made itself), which the group
  * holds; *from: where what this rank steps begins in it. */
 static ax_status plain_gradient(const step *s, int number, ax_tensor **out, int64_t *from)
 {
@@ -125,11 +127,13 @@ static ax_status plain_gradient(const step *s, int number, ax_tensor **out, int6
   *from = is_delivered(m) ? 0 : m->from;
   *out = is_delivered(m) ? m->grad : m->param->grad;
   if (st != AX_OK || ax_tensor_is_contiguous(*out)) return st;
-  if ((st = ax_tensor_new_on((*out)->device, (ax_dtype)(*out)->dtype, (*out)->ndim, (*out)->shape,
-                             &s->g->copies[number])) != AX_OK)
+  ax_tensor **const copy = &s->g->copies[s->g->n_copies];
+  if ((st = ax_tensor_new_on((*out)->device, (ax_dtype)(*out)->dtype, (*out)->ndim, (*out)->shape, copy)) !=
+      AX_OK)
     return st;
-  st = ax_copy(s->g->copies[number], *out);
-  *out = s->g->copies[number];
+  s->g->n_copies++;
+  st = ax_copy(*copy, *out);
+  *out = *copy;
   return st;
 }
 
@@ -292,15 +296,12 @@ static ax_status device_args_of(const step *s, const ax_optim_call *call, ax_opt
 {
   const int64_t one = 1;
   batch *b = s->b;
-  bool same = true;
   ax_status st;
 
   *any = call->device_args != NULL;
   if (call->device_args) *device_args = *call->device_args;
   if (*any || (!call->skip && !b->unsettled)) return AX_OK;
-  for (int k = 0; k < b->n; k++)
-    same &= s->g->members[s->g->order[b->first + k]].stepped == is_present(s->g, b, k);
-  if (b->unsettled && !same && (st = ax_optim_settle_batch(s->g, b)) != AX_OK) return st;
+  if (b->unsettled && !b->same && (st = ax_optim_settle_batch(s->g, b)) != AX_OK) return st;
   if (!call->skip && !b->unsettled) return AX_OK;
   if (!b->skipped) {
     AX_TRY(ax_tensor_new_on(b->device, AX_I64, 1, &one, &b->skipped));
@@ -316,7 +317,10 @@ static ax_status device_args_of(const step *s, const ax_optim_call *call, ax_opt
   ax_touch(b->skipped);
   if (call->skip && !b->unsettled) {
     b->unsettled = true;
-    for (int k = 0; k < b->n; k++) s->g->members[s->g->order[b->first + k]].stepped = is_present(s->g, b, k);
+    for (int o = b->first; o < b->first + b->n; o++) {
+      member *m = &s->g->members[s->g->order[o]];
+      m->stepped = m->param->grad != NULL;
+    }
   }
 out:
   return st;
@@ -387,13 +391,9 @@ static void advance(const step *s)
   }
 }
 
-static void drop_copies(const step *s)
+static void drop_copies(ax_optim_group *g)
 {
-  for (int k = 0; k < s->b->n; k++) {
-    ax_tensor **copy = &s->g->copies[s->g->order[s->b->first + k]];
-    ax_tensor_release(*copy);
-    *copy = NULL;
-  }
+  while (g->n_copies > 0) ax_tensor_release(g->copies[--g->n_copies]);
 }
 
 static ax_status run_kernel(const step *s, int n, const ax_optim_device_args *device_args)
@@ -458,16 +458,9 @@ static ax_status run_batch(const step *s, const ax_optim_call *call)
     record = NULL;
   }
 out:
-  drop_copies(s);
+  drop_copies(s->g);
   ax_optim_record_free(record);
   return st;
-}
-
-static bool any_away(const ax_optim_group *g, const batch *b)
-{
-  for (int k = 0; k < b->n; k++)
-    if (is_present(g, b, k) && ax_optim_is_away(&g->members[g->order[b->first + k]])) return true;
-  return false;
 }
 
 /* Is the step skipped?  Kernels of a step that is made in stages cannot count skips: the host asks
@@ -492,8 +485,8 @@ static ax_status step_batch(step *s, const ax_optim_call *call)
   bool skipped = false;
   ax_status st;
 
-  if (!any_present(s->g, s->b)) return AX_OK;
-  s->staged = !ax_optims[s->g->kind].by_matrix && any_away(s->g, s->b);
+  if (!s->b->present) return AX_OK;
+  s->staged = !ax_optims[s->g->kind].by_matrix && s->b->away;
   if (s->staged) {
     if ((st = ask_whether_skipped(call, &skipped)) != AX_OK || skipped) return st;
     plain.skip = NULL;
@@ -514,7 +507,7 @@ ax_status ax_optim_group_step(ax_optim_group *g, const ax_hyper *h, const ax_opt
   if (!call) call = &plain;
   if (call->records) *call->records = NULL;
   AX_TRY(ax_optim_arrange(g));
-  AX_TRY(make_states(g, h, needs));
+  for (int b = 0; b < g->n_batches; b++) AX_TRY(prepare(g, &g->batches[b], h, needs));
   g->n_segments = 0;
   for (int b = 0; b < g->n_batches; b++) {
     step s = { .g = g,

@@ -49,12 +49,6 @@ ax_status ax_place_host(ax_place **out)
   return AX_OK;
 }
 
-ax_place *ax_place_retain(ax_place *p)
-{
-  p->refs++;
-  return p;
-}
-
 void ax_place_release(ax_place *p)
 {
   if (!p || --p->refs > 0) return;
@@ -126,13 +120,6 @@ static ax_status new_in_memory(ax_dtype dtype, int64_t n, ax_tensor **out)
 ax_status ax_place_tensor(ax_place *p, const char *what, ax_dtype dtype, int64_t n, ax_tensor **out)
 {
   return p->own ? new_tensor(p, what, dtype, n, 0, out) : new_in_memory(dtype, n, out);
-}
-
-bool ax_place_has(const ax_place *p, const ax_tensor *t)
-{
-  if (!p->own) return t->device.kind == AX_CPU;
-  const ax_stretch *const x = ax_stretch_at(t->storage->data);
-  return x && ax_stretch_file(x) == p->own;
 }
 
 /* Puts the memory of a tensor, all of its storage, into the place's file. */
@@ -225,7 +212,8 @@ ax_status ax_flat_rest_in(ax_flat *f, ax_place *p, uint8_t what, bool cut)
         (st = ax_place_follow(p, f->values->storage)) != AX_OK)
       return st;
   }
-  h->place = ax_place_retain(p);
+  p->refs++;
+  h->place = p;
   h->away = what;
   return AX_OK;
 }

@@ -8,6 +8,8 @@
  * held from outside, and so is what it holds.  The rest is the island.  A reference that is not
  * followed here counts as one from outside: the island may come out too small, never too large. */
 #include "core/tape/graph.h"
+#include "core/grow.h"
+#include "core/pointer_map.h"
 
 #include <stdlib.h>
 
@@ -18,52 +20,32 @@ typedef struct object {
   int number;      /* in the island */
 } object;
 
+/* Where an object is in the list: an entry of the map. */
+typedef struct place {
+  const void *p;
+  int at;
+} place;
+
 typedef struct walk {
   object *list;
   int n, room;
-  int *slots; /* hash of p -> place in `list`, or -1 */
-  int n_slots;
+  ax_pointer_map places;
   bool failed; /* no memory */
 } walk;
-
-static size_t slot_of(const walk *w, const void *p)
-{
-  size_t at = ((uintptr_t)p >> 4) * (size_t)0x9E3779B97F4A7C15 >> 20 & (size_t)(w->n_slots - 1);
-  while (w->slots[at] >= 0 && w->list[w->slots[at]].p != p) at = (at + 1) & (size_t)(w->n_slots - 1);
-  return at;
-}
-
-static bool grow(walk *w)
-{
-  const int room = w->room ? 2 * w->room : 1024;
-  object *list = realloc(w->list, sizeof *list * (size_t)room);
-  if (list) w->list = list;
-  int *slots = list ? malloc(sizeof *slots * 2 * (size_t)room) : NULL;
-  if (!slots) return false;
-  free(w->slots);
-  w->slots = slots;
-  w->room = room;
-  w->n_slots = 2 * room;
-  for (int k = 0; k < w->n_slots; k++) slots[k] = -1;
-  for (int k = 0; k < w->n; k++) slots[slot_of(w, w->list[k].p)] = k;
-  return true;
-}
 
 /* The place of p in the list, where it is added when it is new; -1: no memory. */
 static int place_of(walk *w, const void *p, bool is_node)
 {
-  size_t at;
+  bool is_new;
+  place *const e = w->failed ? NULL : ax_pointer_map_add(&w->places, sizeof *e, p, &is_new);
 
-  if (w->n == w->room && !grow(w)) {
+  if (e && !is_new) return e->at;
+  if (!e || ax_grow(&w->list, w->n, &w->room, sizeof *w->list) != AX_OK) {
     w->failed = true;
     return -1;
   }
-  at = slot_of(w, p);
-  if (w->slots[at] < 0) {
-    w->list[w->n] = (object){ .p = p, .is_node = is_node };
-    w->slots[at] = w->n++;
-  }
-  return w->slots[at];
+  w->list[w->n] = (object){ .p = p, .is_node = is_node };
+  return e->at = w->n++;
 }
 
 typedef void (*child_fn)(walk *w, int from, const void *p, bool is_node, void *ud);
@@ -192,8 +174,8 @@ ax_status ax_island_find(int n, ax_tensor *const *held, ax_island *out)
   describe(&w, out);
   st = AX_OK;
 out:
-  free(w.list);
-  free(w.slots);
+  ax_mfree(w.list);
+  ax_mfree(w.places.place);
   if (st != AX_OK) ax_island_free(out);
   return st == AX_OK ? st : ax_fail(st, "no memory to look for circles through the tape");
 }

@@ -7,10 +7,6 @@
 #include "dense.h"
 #include "lapack.h"
 
-#define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
-
-enum { NOT_FINITE = -1 };
-
 typedef void (*geev_real)(const char *, const char *, const int *n, void *a, const int *lda, void *re,
                           void *im, void *left, const int *, void *right, const int *, void *work,
                           const int *lwork, int *info, size_t, size_t);
@@ -123,7 +119,7 @@ static int decompose(int64_t i, char *scratch, const void *ud)
   int info = 0;
 
   if (n == 0) return 0;
-  if (ax_lapack_not_finite(j->part, from, j->complex ? 2 * n * n : n * n)) return NOT_FINITE;
+  if (ax_lapack_not_finite(j->part, from, j->complex ? 2 * n * n : n * n)) return AX_NOT_FINITE;
   ax_lapack_transpose(j->item, n, n, from, scratch);
   call_geev(j, scratch, j->complex ? values : parts, parts + j->real * (size_t)n, right, scratch + j->at[3],
             j->lwork, parts, &info);
@@ -211,7 +207,7 @@ static int decompose_own(int64_t i, char *scratch, const void *ud)
   const int which[1] = { 0 };
   int info = 0, lo, hi, found;
 
-  if (ax_lapack_not_finite(j->part, from, (int64_t)n * n)) return NOT_FINITE;
+  if (ax_lapack_not_finite(j->part, from, (int64_t)n * n)) return AX_NOT_FINITE;
   const int power = wide ? load_f64(n, (const double *)from, (double *)a, ld, (double *)z)
                          : load_f32(n, (const float *)from, (float *)a, ld, (float *)z);
   f->gebal("B", &n, a, &ld, &lo, &hi, scale, &info, 1);
@@ -280,8 +276,8 @@ ax_status ax_cpu__linalg_eig(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
   const int64_t count = ax_matrices(x);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
-  void *info = NULL;
+  int64_t bad;
+  int info;
   job j;
   ax_status st = begin(call, "geev", &j);
 
@@ -295,16 +291,14 @@ ax_status ax_cpu__linalg_eig(const ax_call *call)
   const bool own = !j.complex && j.n >= OWN_LEAST && find_own(call, &j);
   if (own) room_for_own(&j);
   else room_for_geev(&j);
-  if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
-  st = ax_lapack_each(count, 25 * (int64_t)j.n * j.n * j.n * count, j.end, own ? decompose_own : decompose,
-                      &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
-  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", ax_op_shown(call->op), PLACE(x, bad));
-  else if (bad >= 0)
-    st = ax_fail(AX_EINVAL, "%s: the eigenvalues of %s did not converge (LAPACK says %d)",
-                 ax_op_shown(call->op), PLACE(x, bad), ((int *)info)[bad]);
-  ax_free(info, bytes);
+  st = ax_lapack_try(ax_lapack_each, count, 25 * (int64_t)j.n * j.n * j.n * count, j.end,
+                     own ? decompose_own : decompose, &j, &bad, &info);
+  if (bad >= 0 && info == AX_NOT_FINITE)
+    return ax_fail(AX_EINVAL, "%s: %s has elements that are not finite", ax_op_shown(call->op),
+                   AX_PLACE(x, bad));
+  if (bad >= 0)
+    return ax_fail(AX_EINVAL, "%s: the eigenvalues of %s did not converge (LAPACK says %d)",
+                   ax_op_shown(call->op), AX_PLACE(x, bad), info);
   return st;
 }
 
@@ -376,13 +370,13 @@ ax_status ax_cpu__linalg_ldl_solve(const ax_call *call)
 {
   const ax_tensor *x = call->in[0];
   const int64_t count = ax_matrices(x);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
-  void *info = NULL;
+  int64_t bad;
+  int info;
   job j;
   const bool turned = call->a->linalg_ldl_solve.hermitian && ax_is_complex((ax_dtype)x->dtype);
   ax_status st = begin(call, turned ? "hetrs" : "sytrs", &j);
 
-  if (st != AX_OK || (st = ax_alloc(bytes, &info)) != AX_OK) return st;
+  if (st != AX_OK) return st;
   j.k = (int)AX_COLS(call->in[2]);
   j.side = j.item * (size_t)j.n * (size_t)j.k;
   j.b = ax_data(call->in[2]);
@@ -390,11 +384,10 @@ ax_status ax_cpu__linalg_ldl_solve(const ax_call *call)
   j.x = ax_data(call->out[0]);
   room(&j, 0, matrix(&j));
   room(&j, 1, j.side);
-  st = ax_lapack_each(count, 2 * (int64_t)j.n * j.n * j.k * count, j.end, solve_symmetric, &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
+  st = ax_lapack_try(ax_lapack_each, count, 2 * (int64_t)j.n * j.n * j.k * count, j.end, solve_symmetric, &j,
+                     &bad, &info);
   if (bad >= 0)
-    st = ax_fail(AX_ERANGE, "%s: the pivots of %s are none of ldl_factor's", ax_op_shown(call->op),
-                 PLACE(x, bad));
-  ax_free(info, bytes);
+    return ax_fail(AX_ERANGE, "%s: the pivots of %s are none of ldl_factor's", ax_op_shown(call->op),
+                   AX_PLACE(x, bad));
   return st;
 }

@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-#define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
-
 typedef ax_factor_job job;
 
 static size_t ax_factor_room(const job *j, int64_t rows, int64_t cols)
@@ -67,7 +65,7 @@ ax_status ax_cpu__linalg_cholesky(const ax_call *call)
   const int64_t bad = st == AX_OK && call->a->linalg_cholesky.check ? ax_lapack_failed(info, count) : -1;
   if (bad < 0) return st;
   return ax_fail(AX_EINVAL, "%s: %s is not positive-definite: its leading minor of order %d is not positive",
-                 ax_op_shown(call->op), PLACE(x, bad), info[bad]);
+                 ax_op_shown(call->op), AX_PLACE(x, bad), info[bad]);
 }
 
 /* ---- LU */
@@ -153,7 +151,7 @@ static ax_status check_regular(const ax_call *call, const int *info, int64_t cou
   const int64_t bad = ax_lapack_failed(info, count);
   if (bad < 0) return AX_OK;
   return ax_fail(AX_EINVAL, "%s: %s is singular: diagonal element %d of its factor U is zero",
-                 ax_op_shown(call->op), PLACE(call->in[0], bad), info[bad]);
+                 ax_op_shown(call->op), AX_PLACE(call->in[0], bad), info[bad]);
 }
 
 /* ---- solutions */
@@ -245,24 +243,21 @@ ax_status ax_cpu__linalg_lu_solve(const ax_call *call)
 {
   const ax_tensor *b = call->in[2];
   const int64_t count = ax_matrices(call->in[0]);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
-  void *room = NULL;
+  int64_t bad;
+  int info;
   job j;
-  ax_status st;
+  ax_status st = ax_factor_begin(call, &j);
 
-  if ((st = ax_factor_begin(call, &j)) != AX_OK || (st = ax_alloc(bytes, &room)) != AX_OK) return st;
-  int *const info = room;
+  if (st != AX_OK) return st;
   j.b = ax_data(b);
   j.k = (int)AX_COLS(b);
   j.pivots_in = ax_data(call->in[1]);
   j.transposed = call->a->linalg_lu_solve.transposed;
-  st =
-      ax_dense_each(count, 2 * (int64_t)j.n * j.n * j.k * count, room_to_solve(&j), solve_factored, &j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
+  st = ax_lapack_try(ax_dense_each, count, 2 * (int64_t)j.n * j.n * j.k * count, room_to_solve(&j),
+                     solve_factored, &j, &bad, &info);
   if (bad >= 0)
-    st = ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %d, got %d", ax_op_shown(call->op), j.n,
-                 j.pivots_in[bad * j.n + info[bad] - 1]);
-  ax_free(room, bytes);
+    return ax_fail(AX_ERANGE, "%s: pivots count rows from 1 to %d, got %d", ax_op_shown(call->op), j.n,
+                   j.pivots_in[bad * j.n + info - 1]);
   return st;
 }
 

@@ -194,6 +194,22 @@ int64_t ax_lapack_failed(const int *info, int64_t count)
   return -1;
 }
 
+ax_status ax_lapack_try(ax_each_fn *each, int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn,
+                        const void *ud, int64_t *bad, int *info)
+{
+  const size_t bytes = sizeof(int) * (size_t)count + 1;
+  void *room = NULL;
+  ax_status st;
+
+  *bad = -1;
+  if ((st = ax_alloc(bytes, &room)) != AX_OK) return st;
+  int *const all = room;
+  if ((st = each(count, work, scratch, fn, ud, all)) == AX_OK) *bad = ax_lapack_failed(all, count);
+  if (*bad >= 0) *info = all[*bad];
+  ax_free(room, bytes);
+  return st;
+}
+
 const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t size)
 {
   const int n = x->ndim - 2;

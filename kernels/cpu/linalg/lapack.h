@@ -68,9 +68,20 @@ ax_status ax_dense_each(int64_t count, int64_t work, size_t scratch, ax_matrix_f
 /* The first of `count` numbers that is not 0, or -1. */
 int64_t ax_lapack_failed(const int *info, int64_t count);
 
+/* ax_lapack_each or ax_dense_each */
+typedef ax_status ax_each_fn(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
+                             int *info);
+/* Calls fn for all matrices by way of `each`.  *bad: the first for which it returned another number
+ * than 0, which is *info then; -1: there is none. */
+ax_status ax_lapack_try(ax_each_fn *each, int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn,
+                        const void *ud, int64_t *bad, int *info);
+
+enum { AX_NOT_FINITE = -1 }; /* fn's own number, which is none of LAPACK's */
+
 /* "the matrix" alone, "matrix 3 of the batch" or, with several dims, "matrix [2, 3] of the batch":
  * the i-th of x, counted from 1. */
 const char *ax_lapack_place(const ax_tensor *x, int64_t i, char *text, size_t size);
+#define AX_PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
 
 /* dst (cols, rows) = src (rows, cols) transposed; 4, 8 or 16 bytes an element. */
 void ax_lapack_transpose(size_t item, int64_t rows, int64_t cols, const void *src, void *dst);

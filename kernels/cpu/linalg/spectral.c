@@ -11,8 +11,6 @@
 #include "dense_complex.h"
 #include "lapack.h"
 
-#define PLACE(x, i) ax_lapack_place(x, i, (char[224]){ 0 }, 224)
-
 typedef struct job {
   const ax_lapack *lapack;
   void *fn, *second; /* of complex matrices; second: bdsdc, too */
@@ -164,30 +162,22 @@ ax_status ax_cpu__linalg_qr(const ax_call *call)
 
 /* ---- singular values; scratch: the matrix, U, V^T, work space, integers, the matrix again */
 
-enum { NOT_FINITE = -1 };
-
 /* Calls fn for each of x's matrices.  Fails with the place of the first one that fn refused: it or
  * what is `beside` it is not finite, or, as LAPACK's number says, it `failed`. */
-typedef ax_status each_fn(int64_t count, int64_t work, size_t scratch, ax_matrix_fn fn, const void *ud,
-                          int *info);
-static ax_status each_with(each_fn *batch, const ax_call *call, const ax_tensor *x, int64_t cost,
+static ax_status each_with(ax_each_fn *batch, const ax_call *call, const ax_tensor *x, int64_t cost,
                            ax_matrix_fn fn, job *j, const char *beside, const char *failed)
 {
   const int64_t count = ax_matrices(x);
-  const size_t bytes = sizeof(int) * (size_t)count + 1;
-  void *info = NULL;
-  ax_status st;
+  int64_t bad;
+  int info;
+  const ax_status st = ax_lapack_try(batch, count, cost * cube(j) * count, j->end, fn, j, &bad, &info);
 
-  if ((st = ax_alloc(bytes, &info)) != AX_OK) return st;
-  st = batch(count, cost * cube(j) * count, j->end, fn, j, info);
-  const int64_t bad = st == AX_OK ? ax_lapack_failed(info, count) : -1;
-  if (bad >= 0 && ((int *)info)[bad] == NOT_FINITE)
-    st = ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", ax_op_shown(call->op), PLACE(x, bad),
-                 beside);
-  else if (bad >= 0)
-    st = ax_fail(AX_EINVAL, "%s: %s %s (LAPACK says %d)", ax_op_shown(call->op), PLACE(x, bad), failed,
-                 ((int *)info)[bad]);
-  ax_free(info, bytes);
+  if (bad >= 0 && info == AX_NOT_FINITE)
+    return ax_fail(AX_EINVAL, "%s: %s%s has elements that are not finite", ax_op_shown(call->op),
+                   AX_PLACE(x, bad), beside);
+  if (bad >= 0)
+    return ax_fail(AX_EINVAL, "%s: %s %s (LAPACK says %d)", ax_op_shown(call->op), AX_PLACE(x, bad), failed,
+                   info);
   return st;
 }
 
@@ -236,7 +226,7 @@ static int split(int64_t i, char *scratch, const void *ud)
     if (j->vectors) store_identity(j, u_out, m, u_cols), store_identity(j, vt_out, vt_rows, n);
     return 0;
   }
-  if (ax_lapack_not_finite(j->dtype, j->a + (size_t)i * matrix(j), (int64_t)m * n)) return NOT_FINITE;
+  if (ax_lapack_not_finite(j->dtype, j->a + (size_t)i * matrix(j), (int64_t)m * n)) return AX_NOT_FINITE;
   call_svd(j, false, load(j, i, a), s, u, vt, work, j->lwork, scratch + j->at[5], integers, &info);
   if (info > 0)
     call_svd(j, true, load(j, i, a), s, u, vt, work, j->lwork, scratch + j->at[5], integers, &info);
@@ -343,7 +333,7 @@ static int split_own(int64_t i, char *scratch, const void *ud)
   char *const s = j->r + (size_t)i * reals(j, n);
   int info = 0;
 
-  if (ax_lapack_not_finite(j->dtype, from, p.m * p.n)) return NOT_FINITE;
+  if (ax_lapack_not_finite(j->dtype, from, p.m * p.n)) return AX_NOT_FINITE;
   if (wide) ax_lapack_transpose(j->item, j->m, j->n, from, p.work), from = p.work;
   const int power =
       j->dtype == AX_F64 ? load_tall_f64(&p, (const double *)from) : load_tall_f32(&p, (const float *)from);
@@ -477,7 +467,7 @@ static int decompose(int64_t i, char *scratch, const void *ud)
   int info = 0;
 
   if (n == 0) return 0;
-  if (!finite_triangle(j, j->a + (size_t)i * matrix(j))) return NOT_FINITE;
+  if (!finite_triangle(j, j->a + (size_t)i * matrix(j))) return AX_NOT_FINITE;
   char *const a = load(j, i, scratch);
   call_eigh(j, a, values, scratch + j->at[1], j->lwork, scratch + j->at[3], j->lrwork,
             (int *)(scratch + j->at[2]), j->liwork, &info);
@@ -492,7 +482,7 @@ static int decompose_own(int64_t i, char *scratch, const void *ud)
   char *const values = j->q + (size_t)i * reals(j, j->n), *const e = scratch + j->at[1];
   int info = 0;
 
-  if (!finite_triangle(j, a)) return NOT_FINITE;
+  if (!finite_triangle(j, a)) return AX_NOT_FINITE;
   const bool found = j->dense->symmetric(j->n, a, j->upper, values, e,
                                          j->vectors ? j->r + (size_t)i * matrix(j) : NULL, scratch);
   if (!found) return 1;
@@ -613,7 +603,7 @@ static int fit(int64_t i, char *scratch, const void *ud)
   }
   if (ax_lapack_not_finite(j->dtype, j->a + (size_t)i * matrix(j), (int64_t)m * n) ||
       ax_lapack_not_finite(j->dtype, from, (int64_t)m * nrhs))
-    return NOT_FINITE;
+    return AX_NOT_FINITE;
   for (int64_t row = 0; row < m; row++)
     for (int64_t col = 0; col < nrhs; col++)
       memcpy(b + elements(j, col * j->most + row), from + elements(j, row * nrhs + col), j->item);
