@@ -283,6 +283,32 @@ describe("adapters train", function()
     assert.is_true(off(y, merged(x)) < 0.2 * y:abs():max():item())
   end)
 
+  it("give codes back as they were, also in a copy of a merged model", function()
+    for _, settings in ipairs { { load_in_8bit = true },
+      { load_in_4bit = true, bnb_4bit_quant_type = "nf4", bnb_4bit_use_double_quant = true } } do
+      settings.skip_modules, settings.torch_dtype = {}, "fp32"
+      local model = quantisation.load_and_quantize_model(net(), quantisation.BnbQuantizationConfig(settings))
+      local with = drawn(peft.get_peft_model(model, config()))
+      local files = model[1].base_layer:state_dict()
+      with:merge_adapter()
+      local copy = with:clone()
+      assert.is_false(files.weight:equal(model[1].base_layer.weight))
+      for _, merged in ipairs { copy, with } do
+        merged:unmerge_adapter()
+        local again = merged.base_model.model[1].base_layer:state_dict()
+        for name, t in pairs(files) do assert.is_true(t:equal(again[name]), name) end
+      end
+    end
+  end)
+
+  it("refuse codes in modules_to_save by name", function()
+    local model = quantisation.load_and_quantize_model(net(),
+      quantisation.BnbQuantizationConfig { load_in_4bit = true, skip_modules = {} })
+    raises("modules_to_save: the module is Linear4bit, whose codes cannot be trained", peft.get_peft_model,
+      model,
+      config { target_modules = { "0" }, modules_to_save = { "2" } })
+  end)
+
   it("are saved of a state dict that has all of them", function()
     local model = drawn(peft.get_peft_model(net(), config()))
     host.in_folder(function(folder)

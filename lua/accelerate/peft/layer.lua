@@ -4,11 +4,14 @@
 local class = require "accelerate.utils.class"
 local core = require "accelerate.core"
 local nn = require "accelerate.nn"
+local options = require "accelerate.utils.options"
 local quantisation = require "accelerate.quantisation"
 
 local M = {}
 
 local linear, dropout = core.linear, core.dropout
+
+local function is_encoded(layer) return class.is(layer, quantisation.EncodedLinear) end
 
 ---@class accelerate.peft.LoraLayer : accelerate.nn.Module
 ---@field base_layer accelerate.nn.Linear
@@ -35,7 +38,7 @@ end
 ---@return accelerate.Tensor (out, in)
 function LoraLayer:base_weight()
   local base = self.base_layer
-  return class.is(base, quantisation.EncodedLinear) and base:dequantize() or base.weight:detach()
+  return is_encoded(base) and base:dequantize() or base.weight:detach()
 end
 
 --- Adds an adapter, which is not active yet.
@@ -118,7 +121,7 @@ end
 
 -- Gives the base layer another weight; codes are encoded anew, with their rounding.
 local function set_weight(base, weight)
-  if class.is(base, quantisation.EncodedLinear) then base:quantize(weight)
+  if is_encoded(base) then base:quantize(weight)
   else core.no_grad(function() base.weight:copy_(weight) end) end
 end
 
@@ -132,7 +135,8 @@ function LoraLayer:merge(names)
         local factor = self.lora_magnitude_vector[name].weight:detach() / self:_norms(name)
         weight = weight * factor:unsqueeze(2)
       end
-      self.before = self.before or self:base_weight():clone()
+      local base = self.base_layer
+      self.before = self.before or (is_encoded(base) and base:kept() or base.weight:detach():clone())
       set_weight(self.base_layer, weight)
       self.merged[#self.merged + 1] = name
     end
@@ -141,7 +145,8 @@ end
 
 --- Gives the base layer's weight back as it was before the merge.
 function LoraLayer:unmerge()
-  if self.before then set_weight(self.base_layer, self.before) end
+  if self.before and is_encoded(self.base_layer) then self.base_layer:restore(self.before)
+  elseif self.before then set_weight(self.base_layer, self.before) end
   self.before, self.merged = nil, {}
 end
 
@@ -160,6 +165,14 @@ function Wrapper:init(module)
 end
 
 function Wrapper:add_adapter(name)
+  for path, module in self.original_module:named_modules() do
+    if is_encoded(module) then
+      options.fail("get_peft_model: modules_to_save: %s is %s, whose codes cannot be trained; " ..
+        "leave it out, or "
+        .. "make plain numbers of them (model:dequantize(), skip_modules)",
+        path == "" and "the module" or "'" .. path .. "' in it", module.__name)
+    end
+  end
   local copy = require "accelerate.utils.copy"(self.original_module)
   copy:requires_grad_(true)
   self.modules_to_save[name] = copy

@@ -62,6 +62,17 @@ function EncodedLinear:matrix()
     codes = v.weight:detach(), scales = v.scales, more = v.more }
 end
 
+--- Returns the weight as it is, for `restore`: encoding decoded numbers again may give others.
+---@return { matrix: accelerate.EncodedMatrix, dtype: string? }
+function EncodedLinear:kept() return { matrix = self:matrix(), dtype = self._values.quant_dtype } end
+
+--- Gives the layer back a weight that `kept` returned.
+---@param kept { matrix: accelerate.EncodedMatrix, dtype: string? }
+function EncodedLinear:restore(kept)
+  self:_take(kept.matrix)
+  if kept.dtype then self.quant_dtype = kept.dtype end
+end
+
 --- Returns the weight's numbers.
 ---@param dtype? string default "float32"
 ---@return accelerate.Tensor (out, in)
