@@ -168,8 +168,7 @@ function Wrapper:add_adapter(name)
   for path, module in self.original_module:named_modules() do
     if is_encoded(module) then
       options.fail("get_peft_model: modules_to_save: %s is %s, whose codes cannot be trained; " ..
-        "leave it out, or "
-        .. "make plain numbers of them (model:dequantize(), skip_modules)",
+        "leave it out, or make plain numbers of them (model:dequantize(), skip_modules)",
         path == "" and "the module" or "'" .. path .. "' in it", module.__name)
     end
   end
