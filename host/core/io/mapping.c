@@ -227,6 +227,7 @@ ax_status ax_mapping_show(struct ax_mapping *m, const void *data, size_t n, ax_s
 
 ax_status ax_mapping_lend(struct ax_mapping *m, const void *data, size_t n, ax_storage **out)
 {
+  own_last_page(m); /* before its pages are opened: it leaves the last one as it was */
   const ax_status st = open_pages(m, data, n);
   *out = NULL;
   return st == AX_OK ? ax_mapping_show(m, data, n, out) : st;
