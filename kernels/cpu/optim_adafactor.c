@@ -20,7 +20,7 @@ enum { CHUNK = 32768, LEAST_ROWS = 16, SUM_BLOCK = 1024, LANES = 64 };
 
 typedef struct factor_job {
   const ax_segment *s;
-  ax_adafactor_numbers numbers;
+  ax_adafactor_numbers with;
   int64_t matrices, rows, cols; /* a vector: one matrix of one row, and factored is false */
   bool factored;
   /* the rows in a chunk of one matrix; a chunk of small matrices has `chunk_matrices` whole ones */
@@ -67,7 +67,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
   double squares = 0, moved = 0;
   factor_job j = {
     .s = s,
-    .numbers = ax_adafactor_numbers_of(s->step, h, dtype == AX_F32 ? FLT_EPSILON : DBL_EPSILON),
+    .with = ax_adafactor_numbers_of(s->step, h, dtype == AX_F32 ? FLT_EPSILON : DBL_EPSILON),
     .factored = s->rows > 0,
     .rows = s->rows ? s->rows : 1,
     .cols = s->rows ? s->cols : s->n,
@@ -109,7 +109,7 @@ static ax_status one(const ax_segment *s, ax_dtype dtype, const ax_hyper *h)
     squares += j.sums[2 * c];
     moved += j.sums[2 * c + 1];
   }
-  j.step = ax_adafactor_step(&j.numbers, squares, moved, s->n);
+  j.step = ax_adafactor_step(&j.with, squares, moved, s->n);
   ax_cpu_for(j.chunks, s->n, dtype == AX_F32 ? update_f32 : update_f64, &j);
   ax_free(scratch, bytes);
   return AX_OK;
