@@ -113,7 +113,7 @@ AX_API ax_status ax_encodings_pad(const ax_encodings *e, const char *what, int64
 
 /* Makes room for `n` elements of `size` bytes in *list, and keeps the first `used`.  For
  * ax_mfree. */
-AX_API ax_status ax_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t size);
+AX_API ax_status ax_text_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t size);
 
 /* ---- other uses */
 

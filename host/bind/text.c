@@ -38,8 +38,9 @@ const ax_lua_class ax_lua_texts_class = { "pieces of a text", sizeof(ax_lua_text
 ax_status ax_lua_texts_add(void *p, const char *s, size_t n)
 {
   ax_lua_texts *g = p;
-  ax_status st = ax_grow((void **)&g->s, &g->room, g->n, g->n + (int64_t)n, 1);
-  if (st == AX_OK) st = ax_grow((void **)&g->ends, &g->end_room, g->count, g->count + 1, sizeof *g->ends);
+  ax_status st = ax_text_grow((void **)&g->s, &g->room, g->n, g->n + (int64_t)n, 1);
+  if (st == AX_OK)
+    st = ax_text_grow((void **)&g->ends, &g->end_room, g->count, g->count + 1, sizeof *g->ends);
   if (st != AX_OK) return st;
   if (n) memcpy(g->s + g->n, s, n);
   g->n += (int64_t)n;

@@ -54,7 +54,7 @@ static ax_status add_merge(ax_model *m, ax_text a, ax_text b, uint32_t rank, hal
   const size_t skip = b.n >= m->o.prefix.n ? m->o.prefix.n : 0;
   const int64_t need = (int64_t)(2 * (a.n + b.n) + 1);
   int32_t left, right, both;
-  ax_status st = ax_grow((void **)&h->both, &h->room, 0, need, 1);
+  ax_status st = ax_text_grow((void **)&h->both, &h->room, 0, need, 1);
 
   if (st != AX_OK) return st;
   if (ax_utf8_valid(a.s, a.n) != a.n || ax_utf8_valid(b.s, b.n) != b.n)
@@ -144,7 +144,7 @@ static int32_t char_id(ax_model *m, const char *s, int64_t n, bool first, bool l
   const size_t length = prefix.n + (size_t)n + suffix.n;
 
   if (length == (size_t)n) return ax_trie_get(&m->trie, s, (size_t)n);
-  if ((*st = ax_grow((void **)&m->shown, &m->shown_room, 0, (int64_t)length, 1)) != AX_OK) return -1;
+  if ((*st = ax_text_grow((void **)&m->shown, &m->shown_room, 0, (int64_t)length, 1)) != AX_OK) return -1;
   memcpy(m->shown, prefix.s, prefix.n);
   memcpy(m->shown + prefix.n, s, (size_t)n);
   memcpy(m->shown + prefix.n + n, suffix.s, suffix.n);
@@ -154,7 +154,7 @@ static int32_t char_id(ax_model *m, const char *s, int64_t n, bool first, bool l
 static ax_status begin(ax_model *m, const char *s, int64_t n, int64_t *count)
 {
   start b = { .m = m };
-  ax_status st = ax_grow((void **)&m->symbols, &m->symbol_room, 0, n + 1, sizeof *m->symbols);
+  ax_status st = ax_text_grow((void **)&m->symbols, &m->symbol_room, 0, n + 1, sizeof *m->symbols);
   int size;
 
   if (st != AX_OK) return st;
@@ -226,7 +226,7 @@ static ax_status push(ax_model *m, int64_t at)
   ax_status st;
 
   if (rank == UINT32_MAX) return AX_OK;
-  if ((st = ax_grow((void **)&m->heap, &m->heap_room, i, i + 1, sizeof *m->heap)) != AX_OK) return st;
+  if ((st = ax_text_grow((void **)&m->heap, &m->heap_room, i, i + 1, sizeof *m->heap)) != AX_OK) return st;
   m->heap_n++;
   for (; i > 0 && before(c, m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
   m->heap[i] = c;

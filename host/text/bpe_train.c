@@ -129,7 +129,7 @@ static ax_status count_piece(void *p, const char *s, size_t n)
       return AX_OK;
     }
   if (b->n_words == INT32_MAX) return ax_fail(AX_EINVAL, "too many different words");
-  if ((st = ax_grow((void **)&b->words, &b->word_room, b->n_words, b->n_words + 1, sizeof *b->words)) !=
+  if ((st = ax_text_grow((void **)&b->words, &b->word_room, b->n_words, b->n_words + 1, sizeof *b->words)) !=
       AX_OK)
     return st;
   w = b->words + b->n_words;
@@ -164,10 +164,10 @@ static ax_status token_of(ax_bpe_trainer *b, const char *s, size_t n, int32_t *i
       return AX_OK;
     }
   }
-  if ((st = ax_grow((void **)&b->texts, &b->text_room, b->n_tokens, b->n_tokens + 1, sizeof *b->texts)) !=
-          AX_OK ||
-      (st = ax_grow((void **)&b->lengths, &b->length_room, b->n_tokens, b->n_tokens + 1,
-                    sizeof *b->lengths)) != AX_OK)
+  if ((st = ax_text_grow((void **)&b->texts, &b->text_room, b->n_tokens, b->n_tokens + 1,
+                         sizeof *b->texts)) != AX_OK ||
+      (st = ax_text_grow((void **)&b->lengths, &b->length_room, b->n_tokens, b->n_tokens + 1,
+                         sizeof *b->lengths)) != AX_OK)
     return st;
   if (!(b->texts[b->n_tokens] = ax_malloc(n + 1))) return AX_ENOMEM;
   memcpy(b->texts[b->n_tokens], s, n);
@@ -243,11 +243,13 @@ static ax_status change(ax_bpe_trainer *b, int32_t left, int32_t right, int time
   e->count += times * b->words[in].count;
   if (times < 0 || (e->fresh.n > 0 && e->fresh.list[e->fresh.n - 1] == in)) return AX_OK;
   if (e->fresh.n == 0) {
-    st = ax_grow((void **)&b->touched, &b->touched_room, b->n_touched, b->n_touched + 1, sizeof *b->touched);
+    st = ax_text_grow((void **)&b->touched, &b->touched_room, b->n_touched, b->n_touched + 1,
+                      sizeof *b->touched);
     if (st != AX_OK) return st;
     b->touched[b->n_touched++] = pair;
   }
-  st = ax_grow((void **)&e->fresh.list, &e->fresh.room, e->fresh.n, e->fresh.n + 1, sizeof *e->fresh.list);
+  st = ax_text_grow((void **)&e->fresh.list, &e->fresh.room, e->fresh.n, e->fresh.n + 1,
+                    sizeof *e->fresh.list);
   if (st == AX_OK) e->fresh.list[e->fresh.n++] = (int32_t)in;
   return st;
 }
@@ -283,8 +285,8 @@ static waiting take_first(ax_bpe_trainer *b)
 /* The pairs formed in this round begin to wait. */
 static ax_status enqueue(ax_bpe_trainer *b)
 {
-  const ax_status st =
-      ax_grow((void **)&b->heap, &b->heap_room, b->n_heap, b->n_heap + b->n_touched + 1, sizeof *b->heap);
+  const ax_status st = ax_text_grow((void **)&b->heap, &b->heap_room, b->n_heap, b->n_heap + b->n_touched + 1,
+                                    sizeof *b->heap);
   if (st != AX_OK) return st;
   for (int64_t i = 0; i < b->n_touched; i++) {
     pair_entry *e = find_pair(b, b->touched[i]);
@@ -350,8 +352,8 @@ static ax_status merge_pair(ax_bpe_trainer *b, const waiting *w)
 {
   const int32_t left = (int32_t)(w->pair >> 32), right = (int32_t)(uint32_t)w->pair;
   int32_t both;
-  ax_status st =
-      ax_grow((void **)&b->merges, &b->merge_room, 2 * b->n_merges, 2 * b->n_merges + 2, sizeof *b->merges);
+  ax_status st = ax_text_grow((void **)&b->merges, &b->merge_room, 2 * b->n_merges, 2 * b->n_merges + 2,
+                              sizeof *b->merges);
 
   if (st != AX_OK || (st = join(b, left, right, &both)) != AX_OK) return st;
   b->merges[2 * b->n_merges] = left;

@@ -1,7 +1,7 @@
 /* flow.c: growing arrays, and a text with the ranges that its characters come from. */
 #include "text/flow.h"
 
-ax_status ax_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t size)
+ax_status ax_text_grow(void **list, int64_t *room, int64_t used, int64_t n, size_t size)
 {
   int64_t wanted = *room ? *room : 32;
   void *grown;
@@ -44,15 +44,15 @@ ax_status ax_flow_reserve(ax_flow *f, int64_t more)
 
   if (f->most && want > f->most) return ax_text_too_long(f->most);
   if (want > f->room) {
-    const ax_status st = ax_grow((void **)&f->s, &f->room, f->n, want, 1);
+    const ax_status st = ax_text_grow((void **)&f->s, &f->room, f->n, want, 1);
     if (st != AX_OK) return st;
   }
   if (f->spans && want > f->span_room) {
     int64_t room = f->span_room;
-    ax_status st = ax_grow((void **)&f->from, &room, f->n, want, sizeof *f->from);
+    ax_status st = ax_text_grow((void **)&f->from, &room, f->n, want, sizeof *f->from);
     if (st != AX_OK) return st;
     room = f->span_room;
-    if ((st = ax_grow((void **)&f->to, &room, f->n, want, sizeof *f->to)) != AX_OK) return st;
+    if ((st = ax_text_grow((void **)&f->to, &room, f->n, want, sizeof *f->to)) != AX_OK) return st;
     f->span_room = room;
   }
   return AX_OK;

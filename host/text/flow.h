@@ -60,7 +60,7 @@ static inline ax_status ax_pieces_add(ax_pieces *p, int64_t at, int64_t n)
 {
   if (n <= 0) return AX_OK;
   if (p->n == p->room) {
-    const ax_status st = ax_grow((void **)&p->list, &p->room, p->n, p->n + 1, sizeof *p->list);
+    const ax_status st = ax_text_grow((void **)&p->list, &p->room, p->n, p->n + 1, sizeof *p->list);
     if (st != AX_OK) return st;
   }
   p->list[p->n++] = (ax_piece){ at, n };

@@ -87,7 +87,7 @@ ax_status ax_matcher_open(ax_matcher *m, const char *s, int64_t n)
   ax_status st;
 
   if (!m->backward) return AX_OK;
-  if ((st = ax_grow((void **)&m->places, &m->room, 0, n, sizeof *m->places)) != AX_OK) return st;
+  if ((st = ax_text_grow((void **)&m->places, &m->room, 0, n, sizeof *m->places)) != AX_OK) return st;
   for (int64_t at = n - 1; at >= 0; at--) {
     node = go_on(m, node, (uint8_t)s[at]);
     m->places[at] = m->trie.value[m->found[node]]; /* the root has -1 */

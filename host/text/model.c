@@ -232,7 +232,7 @@ static ax_status unigram(ax_model *m, const char *s, int64_t n, ax_tokens_out *o
 {
   int64_t next = 0;
   int32_t id;
-  ax_status st = ax_grow((void **)&m->best, &m->best_room, 0, n + 1, sizeof *m->best);
+  ax_status st = ax_text_grow((void **)&m->best, &m->best_room, 0, n + 1, sizeof *m->best);
 
   if (st == AX_OK) st = viterbi(m, s, n);
   if (st != AX_OK) return st;

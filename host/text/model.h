@@ -16,7 +16,7 @@ typedef struct ax_tokens_out {
 static inline ax_status ax_tokens_put(ax_tokens_out *o, int64_t id, int64_t at, int64_t n)
 {
   if (o->n == o->room) {
-    const ax_status st = ax_grow((void **)&o->list, &o->room, o->n, o->n + 1, sizeof *o->list);
+    const ax_status st = ax_text_grow((void **)&o->list, &o->room, o->n, o->n + 1, sizeof *o->list);
     if (st != AX_OK) return st;
   }
   o->list[o->n++] = (ax_token){ (int32_t)id, at, n };

@@ -118,7 +118,7 @@ static ax_status sort_by_class(cluster *k, int64_t from, int64_t to)
     }
     return AX_OK;
   }
-  if ((st = ax_grow((void **)&k->sorted, &k->sorted_room, 0, to - from, sizeof *k->sorted)) != AX_OK)
+  if ((st = ax_text_grow((void **)&k->sorted, &k->sorted_room, 0, to - from, sizeof *k->sorted)) != AX_OK)
     return st;
   for (int64_t i = from; i < to; i++) places[k->list[i].combining + 1]++;
   for (int c = 0; c < 256; c++) places[c + 1] += places[c];
@@ -135,7 +135,7 @@ static ax_status sort_marks(cluster *k, int64_t from, int64_t to)
 
   for (int64_t i = from + 1; i < to; i++) sorted = sorted && k->list[i - 1].combining <= k->list[i].combining;
   if (sorted) return AX_OK;
-  if ((st = ax_grow((void **)&k->changes, &k->change_room, 0, to - from, sizeof *k->changes)) != AX_OK)
+  if ((st = ax_text_grow((void **)&k->changes, &k->change_room, 0, to - from, sizeof *k->changes)) != AX_OK)
     return st;
   for (int64_t i = from; i < to; i++) k->changes[i - from] = k->list[i].change;
   if ((st = sort_by_class(k, from, to)) != AX_OK) return st;
@@ -207,7 +207,7 @@ static ax_status form_char(cluster *k, uint32_t c, bool compat, bool composed, c
     if (k->n > 0 && combining == 0 && !(composed && ax_unicode_bits[parts[i]] & AX_UC_SECOND))
       st = flush(k, composed, in, out);
     if (st == AX_OK && k->n == k->room)
-      st = ax_grow((void **)&k->list, &k->room, k->n, k->n + 1, sizeof *k->list);
+      st = ax_text_grow((void **)&k->list, &k->room, k->n, k->n + 1, sizeof *k->list);
     if (st == AX_OK) k->list[k->n++] = (mark){ parts[i], combining, i > 0 };
   }
   return st;

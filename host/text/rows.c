@@ -100,8 +100,8 @@ static void put_special(ax_encodings *e, ax_template_part p, bool offsets)
 
 static ax_status end_row(ax_encodings *e)
 {
-  const ax_status st =
-      ax_grow((void **)&e->starts, &e->row_room, e->rows ? e->rows + 1 : 0, e->rows + 2, sizeof *e->starts);
+  const ax_status st = ax_text_grow((void **)&e->starts, &e->row_room, e->rows ? e->rows + 1 : 0, e->rows + 2,
+                                    sizeof *e->starts);
   if (st != AX_OK) return st;
   if (e->rows == 0) e->starts[0] = 0;
   e->starts[++e->rows] = e->n;

@@ -68,7 +68,7 @@ static ax_status add_step(ax_steps *s, int kind, const char *name, bool table, a
   if (kind < 0) return ax_fail(AX_EINVAL, "there is no step '%s'", name);
   if ((!table && ax_utf8_valid(a.s, a.n) != a.n) || ax_utf8_valid(b.s, b.n) != b.n)
     return ax_fail(AX_EINVAL, "step '%s': a text that is not UTF-8", name);
-  if ((st = ax_grow((void **)&s->list, &s->room, s->n, s->n + 1, sizeof *s->list)) != AX_OK) return st;
+  if ((st = ax_text_grow((void **)&s->list, &s->room, s->n, s->n + 1, sizeof *s->list)) != AX_OK) return st;
   step = s->list + s->n;
   *step = (ax_step){ .kind = kind, .flags = flags };
   s->n++; /* what there is of it is freed with the others */
@@ -143,7 +143,7 @@ ax_status ax_tokenizer_add(ax_tokenizer *t, ax_text content, int64_t id, int fla
   if (ax_utf8_valid(content.s, content.n) != content.n)
     return ax_fail(AX_EINVAL, "an added token that is not UTF-8");
   if (id < 0 || id > INT32_MAX) return ax_fail(AX_EINVAL, "%lld is no id", (long long)id);
-  if ((st = ax_grow((void **)&t->added, &t->added_room, t->n_added, t->n_added + 1, sizeof *t->added)) !=
+  if ((st = ax_text_grow((void **)&t->added, &t->added_room, t->n_added, t->n_added + 1, sizeof *t->added)) !=
       AX_OK)
     return st;
   if ((st = copy_step_text(content, &copy, &n)) != AX_OK) return st;

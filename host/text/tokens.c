@@ -28,7 +28,7 @@ static ax_status grow_columns(const column *columns, int n, int64_t *room, int64
   for (int i = 0; i < n && want > *room; i++) {
     ax_status st;
     grown = *room;
-    if ((st = ax_grow(columns[i].list, &grown, used, want, columns[i].size)) != AX_OK) return st;
+    if ((st = ax_text_grow(columns[i].list, &grown, used, want, columns[i].size)) != AX_OK) return st;
   }
   *room = grown;
   return AX_OK;
