@@ -211,8 +211,7 @@ static void own_last_page(struct ax_mapping *m)
 
   if (m->owns_last || m->n % page == 0) return;
   if (!m->writable && mprotect((void *)last, page, PROT_READ | PROT_WRITE) != 0) return;
-  *last = *last;
-  if (!m->writable) mprotect((void *)last, page, PROT_READ);
+  *last = *last; /* the copy may be written to: it is nobody else's */
   m->owns_last = true;
 }
 
