@@ -268,6 +268,22 @@ describe("buckets", function()
     for _, k in ipairs { 3, 4, 5 } do assert.is_nil(params[k].grad) end
   end)
 
+  it("give no gradient to a parameter that has left the layout since", function()
+    for _, adopt in ipairs { function(layout) layout:adopt() end,
+      function(layout) core.flat_adopt({ layout }, tensor.ones(5)) end } do
+      local layout, params = laid_out()
+      layout:cut { 5 }
+      params[1]:sum():backward()
+      layout:collect(1)
+      local grads = layout:grads()
+      core.no_grad(function() grads:narrow(1, grads:numel() - 4, 5):fill_(1) end)
+      params[2].data = tensor.ones(2, 2)
+      adopt(layout)
+      assert.is_nil(params[2].grad)
+      assert.is_not_nil(params[3].grad)
+    end
+  end)
+
   it("say whether somebody is told of their gradients", function()
     local layout, params = laid_out()
     layout:cut { 2, 5 }

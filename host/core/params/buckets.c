@@ -168,7 +168,7 @@ ax_status ax_flat_adopt(ax_flat *f, bool again)
   if (!(again && f->presence) && (st = read_presence(f)) != AX_OK) return st;
   for (int k = 0; k < f->n; k++) {
     ax_tensor *p = f->params[k];
-    if (!p->grad && f->slots[k].grad && p->requires_grad &&
+    if (!p->grad && in_place(f, k) && p->requires_grad &&
         ax_load_double((ax_dtype)f->dtype, ax_data(f->presence), k) > 0)
       p->grad = ax_tensor_retain(f->slots[k].grad);
   }

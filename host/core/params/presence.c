@@ -51,9 +51,9 @@ ax_status ax_flat_adopt_presence(int n, ax_flat *const *list, ax_tensor *presenc
   AX_TRY(ax_copy(here, presence));
   for (int i = 0; i < n; i++)
     for (int k = 0; k < list[i]->n; k++, at++) {
-      ax_tensor *p = list[i]->params[k];
-      if (!p->grad && list[i]->slots[k].grad && p->requires_grad && ((float *)ax_data(here))[at] > 0)
-        p->grad = ax_tensor_retain(list[i]->slots[k].grad);
+      ax_tensor *p = list[i]->params[k], *slot = list[i]->slots[k].grad;
+      if (p->flat != list[i] || p->grad || !slot || !p->requires_grad) continue;
+      if (((float *)ax_data(here))[at] > 0) p->grad = ax_tensor_retain(slot);
     }
 out:
   ax_tensor_release(here);
