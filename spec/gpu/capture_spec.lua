@@ -326,6 +326,20 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
     assert.are.equal(3, stats.recorded)
   end)
 
+  it("give way to an eager call where parameters have left their flat buffer", function()
+    local model = nn.Linear(6, 3):to(D)
+    local layout = core.flat(model:parameters())
+    layout:give_work "bfloat16"
+    local x = tensor.randn(5, 6, { device = D })
+    local function forward() return tensor.autocast({ dtype = "bfloat16" }, model, x) end
+    local step, expected = capture(forward, { warmup = 1 }), forward()
+    for _ = 1, 3 do same(expected, step(), "result") end
+    layout:dissolve()
+    for _ = 1, 3 do same(expected, step(), "result") end
+    local stats = step:stats()
+    assert.are.same({ 2, 2, 2 }, { stats.eager, stats.recorded, stats.replayed })
+  end)
+
   it("a thousand replays allocate nothing, and a dropped recording gives its memory back", function()
     local function settle()
       collectgarbage() collectgarbage()

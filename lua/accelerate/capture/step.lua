@@ -264,7 +264,7 @@ local function fitting(self, entry)
     local variant = entry.variants[i]
     why = misfit(variant)
     if not why then return variant end
-    if why:find "given other memory" or why:find "frozen or thawed" then
+    if why:find "given other memory" or why:find "left its flat buffer" or why:find "frozen or thawed" then
       table.remove(entry.variants, i)
       core.capture_free(variant.capture)
       -- one eager call: new state may first have to be made on the host
