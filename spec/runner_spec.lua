@@ -73,6 +73,17 @@ describe("the runner of the specs", function()
     end)
   end)
 
+  it("ends the files under way where it is interrupted", function()
+    host.in_folder(function(folder)
+      assert(fs.write(folder .. "/a_spec.lua", "it('stops its run', function() " ..
+        "os.execute('kill -INT -$(ps -o sid= -p $$ | tr -d \" \"); exec sleep 300') end)"))
+      local began = processes.now()
+      host.run({ "--wait", "spec/support/run_specs", folder },
+        { path = "/usr/bin/setsid", env = { SPEC_JOBS = "1" }, seconds = 250 })
+      assert.is_true(processes.now() - began < 250)
+    end)
+  end)
+
   it("counts a file that leaves something in its TMPDIR, other than the records of runs that failed",
     function()
     local status, text = run { left = "it('x', function() os.tmpname() end)",

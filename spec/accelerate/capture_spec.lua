@@ -26,6 +26,15 @@ describe("a captured step on the CPU", function()
     assert.are.equal("CapturedStep(0 recorded, 0 replayed)", tostring(step))
   end)
 
+  it("gives results that are nil in between", function()
+    local x = tensor.ones(1)
+    local step = capture(function() return x, nil, nil, x * 2, nil, { x * 3 }, nil end)
+    local results = { n = select("#", step()), step() }
+    assert.are.same({ 7, 1, 2, 3 },
+      { results.n, results[1]:item(), results[4]:item(), results[6][1]:item() })
+    assert.is_nil(results[2] or results[3] or results[5] or results[7])
+  end)
+
   it("checks arguments, results and options", function()
     local x = tensor.ones(1)
     raises("capture: expected a function, got nil", capture)

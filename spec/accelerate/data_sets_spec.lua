@@ -102,6 +102,10 @@ describe("a table", function()
     local same = words()
     assert.equal(same, same:map(function() seen = seen + 1 end))
     assert.equal(5, seen)
+    for _, batched in ipairs { true, false } do
+      local kept = same:map(function() return {} end, { batched = batched, remove_columns = "label" })
+      assert.same({ 5, { "text" } }, { kept:len(), kept.column_names })
+    end
     local embedded = words():map(function(batch) return { v = core.ones(#batch.text, 3) } end,
       { batched = true, batch_size = 2 })
     assert.same({ 1, 1, 1 }, embedded:get(5).v:totable())

@@ -438,6 +438,22 @@ describe(("captured steps on %s (%s)"):format(D, device.kind), function()
       assert.are.equal(1, stats.recorded)
     end)
 
+    it("a forward gives results that are nil in between, replayed or not", function()
+      state.reset()
+      local accelerator = accelerate.Accelerator { dynamo_backend = "cudagraphs" }
+      local Net = nn.class "Between"
+      function Net:init() self.fc = nn.Linear(2, 2) end
+      function Net:forward(x) return self.fc(x), nil, true, x * 2 end
+      local model = accelerator:prepare(Net())
+      local x = tensor.ones(1, 2, { device = D })
+      for _ = 1, 5 do
+        local y, none, flag, twice = model(x)
+        y:sum():backward()
+        assert.are.same({ nil, true, "2 2" }, { none, flag, table.concat(twice:reshape(-1):totable(), " ") })
+      end
+      assert.are.same({ recorded = 1, replayed = 2 }, captured.stats(model))
+    end)
+
     it("a forward that waits is an error with its line", function()
       local accelerator = accelerate.Accelerator { dynamo_backend = "cudagraphs" }
       local Net = nn.class "Waits"

@@ -1,6 +1,7 @@
 --- accelerate.peft beside PEFT's folders and scores (spec/reference/peft/generate.py).
 local accelerate = require "accelerate"
 local core = require "accelerate.core"
+local fs = require "accelerate.utils.fs"
 local host = require "spec.support.host"
 local models = require "accelerate.models"
 local nn = require "accelerate.nn"
@@ -118,6 +119,7 @@ describe("PeftModel", function()
       ["rank_pattern['0']"] = { rank_pattern = { ["0"] = 0 } },
       ["alpha_pattern: a key must be a pattern, got 1"] = { alpha_pattern = { 3 } },
       ["layers_pattern is for layers_to_transform, which is not given"] = { layers_pattern = "h" },
+      ["layers_to_transform[2] must be an integer, got '1'"] = { layers_to_transform = { 0, "1" } },
       ["layers_to_transform goes with names as target_modules"] =
         { target_modules = "0", layers_to_transform = 1 },
     } do
@@ -150,6 +152,45 @@ describe("PeftModel", function()
     local adapted = peft.get_peft_model(model,
       config { task_type = "QUESTION_ANS", target_modules = { "0" } })
     assert.is_true(adapted.base_model.model.qa_outputs.modules_to_save.default.weight.requires_grad)
+  end)
+
+  it("takes an empty layers_pattern for none", function()
+    local function block()
+      local made = nn.Sequential()
+      made.fc = nn.Linear(4, 4)
+      return made
+    end
+    local function adapted(number)
+      return peft.get_peft_model(nn.Sequential(nn.Sequential(nn.Sequential(block(), block()))),
+        config { target_modules = { "fc" }, layers_to_transform = number, layers_pattern = "" })
+    end
+    local blocks = adapted(1).base_model.model[1][1]
+    assert.are.same({ "Linear", "LoraLayer" }, { blocks[1].fc.__name, blocks[2].fc.__name })
+    raises("names no layer of the model in the blocks of layers_to_transform", adapted, 9)
+  end)
+
+  it("leaves the model's head as it is where a folder neither lists nor has one", function()
+    local function model()
+      core.manual_seed(5)
+      local made = nn.Sequential(nn.Linear(4, 4))
+      made.qa_outputs = nn.Linear(4, 2)
+      return made
+    end
+    host.in_folder(function(root)
+      local fields = { target_modules = { "0" }, init_lora_weights = false }
+      peft.get_peft_model(model(), config(fields)):save_pretrained(root)
+      local path = root .. "/adapter_config.json"
+      local text = assert(fs.read(path)):gsub('"use_dora"', '"task_type": "QUESTION_ANS", %0')
+      assert(fs.write(path, text, true))
+      local read = peft.PeftModel.from_pretrained(model(), root)
+      local head = read.base_model.model.qa_outputs
+      assert.is_true(core.same_bits(model().qa_outputs.weight, head.modules_to_save.default.weight))
+      text = text:gsub('"task_type"', '"modules_to_save": ["qa_outputs"], %0')
+      assert(fs.write(path, text, true))
+      raises("lacks 'base_model.model.qa_outputs.weight'", function()
+        peft.PeftModel.from_pretrained(model(), root)
+      end)
+    end)
   end)
 
   it("has PEFT's names of parameters", function()

@@ -76,6 +76,12 @@ function M.undo(active)
   for i = #active.undo, 1, -1 do active.undo[i]() end
 end
 
+-- What xpcall returned: the results, which may be nil in between, or nil and the message.
+local function outcome(ok, ...)
+  if ok then return scope.pack(...) end
+  return nil, (...)
+end
+
 --- Runs fn(...), whose actions on the host register themselves in `active`.
 ---@param active accelerate.Recording? nil: in the one around
 ---@param calls { modules: table, optimizers: table }? gets what fn calls; nil: as around
@@ -85,12 +91,9 @@ function M.run(active, calls, fn, ...)
   local former, modules, optimizers = M.active, M.modules, M.optimizers
   M.active = active or former
   if calls then M.modules, M.optimizers = calls.modules, calls.optimizers end
-  local results = scope.pack(xpcall(fn, scope.traced, ...))
+  local results, message = outcome(xpcall(fn, scope.traced, ...))
   M.active, M.modules, M.optimizers = former, modules, optimizers
-  if not results[1] then return nil, results[2] end
-  table.remove(results, 1)
-  results.n = results.n - 1
-  return results
+  return results, message
 end
 
 --- Records on `device` what run(active, capture) does, which ends in M.run; finish(capture,

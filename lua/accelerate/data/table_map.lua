@@ -126,7 +126,8 @@ function M:map(fn, opts)
   return parts.make(made, new_names(kept, given), count, nil, { format = self.format })
 end
 
--- The number of rows that a batched result of map's function has; each column has as many.
+-- The number of rows that a batched result of map's function has; each column has as many. Nil for
+-- a result without columns.
 local function rows_of_result(result, names)
   local count
   for _, name in ipairs(names) do
@@ -154,7 +155,7 @@ function M:_append(made, result, names, kept, from, to, batched)
     for _, name in ipairs(names) do one[name] = { result[name] } end
     result = one
   end
-  local count = rows_of_result(result, names)
+  local count = rows_of_result(result, names) or rows
   for _, name in ipairs(kept) do
     if result[name] == nil and count ~= rows then
       fail("map: the function gave %d rows for %d, but column '%s' stays; remove it (remove_columns) " ..

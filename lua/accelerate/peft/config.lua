@@ -88,6 +88,12 @@ M.LoraConfig = dataclasses._record(NAME, {
     end
   end,
   checks = {
+    layers_to_transform = function(value)
+      for i, number in ipairs(type(value) == "table" and value or { value }) do
+        options.value(NAME, ("layers_to_transform[%d]"):format(i), number, { "integer", min = 0 })
+      end
+      return value
+    end,
     rank_pattern = function(value) return by_pattern("rank_pattern", value, { "integer", min = 1 }) end,
     alpha_pattern = function(value) return by_pattern("alpha_pattern", value, { "number" }) end,
     init_lora_weights = function(value)

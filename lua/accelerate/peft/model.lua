@@ -392,15 +392,25 @@ local function embedding_of(self, name)
   end
 end
 
--- Loads the tensors of a folder into an adapter.
-local function load_tensors(self, where, folder, adapter)
+-- Returns whether a tensor is of a head that the task_type alone has added: a folder whose
+-- configuration does not list the head may lack its values, and the model's own stay.
+local function is_added(self, adapter, name, listed)
+  local known = lists.set(listed or {})
+  for _, head in ipairs(self.peft_config[adapter].modules_to_save or {}) do
+    if not known[head] and name:find("." .. head .. ".", 1, true) then return true end
+  end
+  return false
+end
+
+-- Loads the tensors of a folder into an adapter. listed: modules_to_save of its configuration.
+local function load_tensors(self, where, folder, adapter, listed)
   local path = fs.join(folder, "adapter_model.safetensors")
   if not fs.exists(path) then fail("%s: there is no %s", where, path) end
   local given, mine = files.load_safetensors(path), tensors_of(self, adapter)
   for name, t in ordered.pairs(mine) do
     local value = given[name]
-    if not value then fail("%s: %s lacks '%s'", where, path, name) end
-    copy_into(where, path, name, t, value)
+    if value then copy_into(where, path, name, t, value)
+    elseif not is_added(self, adapter, name, listed) then fail("%s: %s lacks '%s'", where, path, name) end
   end
   for name in ordered.pairs(given) do
     -- with bias = "all" PEFT writes biases of modules_to_save a second time
@@ -421,8 +431,10 @@ local LOAD = { adapter_name = { "string", default = "default" },
 function PeftModel:load_adapter(directory, opts)
   local o = options.check("load_adapter", opts, LOAD)
   options.value("load_adapter", "directory", directory, { "string" })
-  self:add_adapter(o.adapter_name, configs.read("load_adapter", directory))
-  load_tensors(self, "load_adapter", directory, o.adapter_name)
+  local config = configs.read("load_adapter", directory)
+  local listed = config.modules_to_save
+  self:add_adapter(o.adapter_name, config)
+  load_tensors(self, "load_adapter", directory, o.adapter_name, listed)
 end
 
 --- Returns a model with the adapter of a folder, in evaluation mode.
@@ -436,9 +448,10 @@ function PeftModel.from_pretrained(model, directory, opts)
   local o = options.check(where, opts, LOAD)
   options.value(where, "directory", directory, { "string" })
   local config = configs.read(where, directory)
+  local listed = config.modules_to_save
   config.inference_mode = not o.is_trainable
   local self = PeftModel(model, config, o.adapter_name)
-  load_tensors(self, where, directory, o.adapter_name)
+  load_tensors(self, where, directory, o.adapter_name, listed)
   if not o.is_trainable then self:requires_grad_off() end
   return self:eval()
 end

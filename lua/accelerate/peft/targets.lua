@@ -42,7 +42,7 @@ local function of_blocks(config)
   local blocks, patterns, wanted = config.layers_to_transform, config.layers_pattern, {}
   if blocks == nil or type(blocks) == "table" and not blocks[1] then return function() return true end end
   for _, number in ipairs(type(blocks) == "table" and blocks or { blocks }) do wanted[number] = true end
-  if type(patterns) == "string" then patterns = { patterns } end
+  if type(patterns) == "string" then patterns = patterns ~= "" and { patterns } or nil end
   local names = {}
   for i, pattern in ipairs(patterns or {}) do names[i] = regex.full_match("(.*\\.)?" .. pattern) end
   local whole = lists.set(type(config.target_modules) == "table" and config.target_modules or {})
@@ -165,8 +165,9 @@ function M.find(model, config, taken)
     end
   end
   if #list == 0 then
-    options.fail("get_peft_model: target_modules %s names no layer of the model; its linear layers end in %s",
-      shown(config.target_modules), endings(model))
+    options.fail("get_peft_model: target_modules %s names no layer of the model%s; " ..
+      "its linear layers end in %s", shown(config.target_modules),
+      config.layers_to_transform and " in the blocks of layers_to_transform" or "", endings(model))
   end
   return list
 end
