@@ -139,9 +139,9 @@ end
 
 -- One that fails within so many seconds, with what `pattern` matches.
 local function fails(ranks, script, pattern, seconds, opts)
-  local began = processes.now()
+  local since = processes.now()
   local status, out, err = run(ranks, script, opts)
-  local took = processes.now() - began
+  local took = processes.now() - since
   if status == 0 or not err:match(pattern) then
     error(("status %d; expected an error that matches %s\n%s%s"):format(status, pattern, out, err), 0)
   end
