@@ -170,20 +170,20 @@ static const void *fetch(const job *j, const char *p, int64_t stride, int64_t n,
   return run;
 }
 
-/* Joins the reduced positions of a chunk into to[0 .. g.n). */
-static void join_chunk(const job *j, const kind *k, const ax_chunk *q, const double *c, double *to)
+/* Joins reduced positions [lo, hi) of a group into to[0 .. g->n). */
+static void join_range(const job *j, const kind *k, const ax_group *g, int64_t lo, int64_t hi,
+                       const double *c, double *to)
 {
-  const ax_group *g = &q->g;
   double run[AX_TILE];
   int64_t at[AX_ROWS], n;
 
-  for (int64_t lo = q->from; lo < q->until; lo += n) {
+  for (; lo < hi; lo += n) {
     if (j->s.columns) {
-      n = ax_rows_at(&j->s, lo, q->until, at);
+      n = ax_rows_at(&j->s, lo, hi, at);
       for (int64_t r = 0; r < n; r++)
         k->column[j->wide](fetch(j, g->in + at[r], g->in_step, g->n, run), g->n, c, to);
     } else {
-      const ax_line l = ax_line_at(&j->s, g, lo, q->until - lo < RUN ? q->until : lo + RUN);
+      const ax_line l = ax_line_at(&j->s, g, lo, hi - lo < RUN ? hi : lo + RUN);
       k->row[j->wide](fetch(j, l.p, l.step, l.n, run), l.n, c[0], to);
       n = l.n;
     }
@@ -206,15 +206,15 @@ static void whole_range(int64_t lo, int64_t hi, void *ud)
   double to[AX_TILE], c[AX_TILE];
 
   for (int64_t t = lo; t < hi; t++) {
-    const ax_chunk q = ax_chunk_at(&j->s, t);
-    const ax_group g = q.g;
+    /* no ax_chunk: its copies take as long as a short row */
+    const ax_group g = ax_cpu_group(&j->s, t);
     for (int64_t i = 0; i < g.n; i++) c[i] = j->number;
     start(j, j->first, to, g.n);
-    join_chunk(j, j->first, &q, c, to);
+    join_range(j, j->first, &g, 0, j->s.reduced.count, c, to);
     if (j->second) {
       for (int64_t i = 0; i < g.n; i++) c[i] = j->centre(j, to[i]);
       start(j, j->second, to, g.n);
-      join_chunk(j, j->second, &q, c, to);
+      join_range(j, j->second, &g, 0, j->s.reduced.count, c, to);
     }
     for (int64_t i = 0; i < g.n; i++) put(j, g.out + i * g.out_step, c[i], to[i]);
   }
@@ -228,7 +228,7 @@ static void chunk_range(int64_t lo, int64_t hi, void *ud)
   for (int64_t p = lo; p < hi; p++) {
     const ax_chunk q = ax_chunk_at(&j->s, p);
     start(j, k, j->partial + q.partial, q.g.n);
-    join_chunk(j, k, &q, j->centres + q.g.first, j->partial + q.partial);
+    join_range(j, k, &q.g, q.from, q.until, j->centres + q.g.first, j->partial + q.partial);
   }
 }
 
