@@ -119,13 +119,15 @@ static int version(lua_State *L)
 }
 
 /* The address of the first element, as a number: equal for two tensors that begin at the same place
- * of the same memory.  Does not count as an edit. */
+ * of the same memory.  Then whether its memory is away, so that the address is one of its storage.
+ * Does not count as an edit. */
 static int address(lua_State *L)
 {
   const ax_tensor *t = ax_lua_self(L, "_address", 0);
   const void *const base = t->storage->data ? t->storage->data : t->storage; /* its memory may be away */
   lua_pushnumber(L, (double)((uintptr_t)base + (size_t)t->offset * ax_itemsize(t)));
-  return 1;
+  lua_pushboolean(L, !t->storage->data);
+  return 2;
 }
 
 /* ---- data_ptr */

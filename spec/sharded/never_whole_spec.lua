@@ -283,6 +283,48 @@ describe("weights of files", function()
       same(after, wanted, "load_state_dict")
     ]])
   end)
+
+  it("go back to their file when pieces of it cannot be read", function()
+    load(2, [[
+      written { save = {} }
+      local a = efficient()
+      local model = models.from_pretrained(folder)
+      core.dist.barrier()
+      if rank == 0 then
+        local ffi = require "ffi"
+        ffi.cdef "int truncate(const char *path, long size);"
+        check(ffi.C.truncate(folder .. "/model.safetensors", 4200) == 0)
+      end
+      core.dist.barrier()
+      local function is_refused(fn, ...)
+        local ok, why = pcall(fn, ...)
+        check(not ok and why:find "can no longer be read", tostring(why))
+      end
+      is_refused(a.prepare, a, model)
+      is_refused(model, core.tensor({ { 1, 2 } }, { dtype = "int64" }))
+    ]])
+  end)
+
+  it("are saved from where they are, each on its own", function()
+    host.in_folder(function(folder)
+      ranks.ok(2, MODELS .. [[
+        efficient()
+        core.manual_seed(3)
+        local model = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 40), nn.Linear(40, 40))
+        model[3].weight = model[1].weight
+        local there, without = count(model)
+        check(there == 0 and without == 5, there .. " " .. without)
+        local path = arg[1] .. "/model.safetensors"
+        utils.save(model:state_dict(), path, { safe_serialization = true })
+        core.dist.barrier()
+        local loaded = require("accelerate.files").load(path)
+        for key, p in model:named_parameters() do
+          check(accelerate.tensor.equal(loaded[key], p:detach()), key .. " differs")
+        end
+        check(not accelerate.tensor.equal(loaded["0.weight"], loaded["1.weight"]))
+      ]], { arguments = { folder } })
+    end)
+  end)
 end)
 
 describe("the memory of a rank", function()

@@ -5,13 +5,16 @@
 --- buffer is a piece, and a row of a large matrix is written without the rest of it.
 local M = {}
 
--- The bytes from the first to the last element.
+-- The bytes from the first to the last element, and a name of the memory that they are counted in.
+-- A tensor whose memory is away (it is deferred, say) overlaps with views of its storage alone.
 local function extent(t)
-  local reach = 1
+  local reach, size = 1, t:element_size()
   local shape, strides = t.shape, t:stride()
   for d = 1, #shape do reach = reach + (shape[d] - 1) * strides[d] end
-  local first = t:_address()
-  return first, first + reach * t:element_size()
+  local first, is_away = t:_address()
+  local memory = t.device .. t.dtype
+  if is_away then memory = memory .. first - t:storage_offset() * size end
+  return first, first + reach * size, memory
 end
 
 local function same_form(a, b)
@@ -81,9 +84,9 @@ function M.of(tensors)
     if t:numel() == 0 then
       groups[#groups + 1] = { { tensor = t, number = i, shape = {}, strides = {}, first = 0 }, first = 0 }
     else
-      local first, last = extent(t)
+      local first, last, memory = extent(t)
       entries[#entries + 1] = { tensor = t, number = i, first = first, last = last, shape = t.shape,
-        strides = t:stride(), memory = t.device .. t.dtype }
+        strides = t:stride(), memory = memory }
     end
   end
   for _, group in ipairs(groups_of(entries)) do groups[#groups + 1] = group end

@@ -61,20 +61,31 @@ local function take(place, description, in_file)
   end
 end
 
+local function take_all(places)
+  local descriptions, files = described(places), in_files(places)
+  core.no_grad(function()
+    for i, place in ipairs(places) do core.scope(take, place, descriptions[i], files[i] == 1) end
+  end)
+end
+
+-- Gives the parameters what they had, where a piece cannot be written (its file is cut short, say):
+-- a script that catches the error has no model with values that nobody wrote.
+local function give_back(flats)
+  for _, flat in ipairs(flats) do
+    for slot, p in ipairs(flat.params) do p.data = flat.former[slot] end
+  end
+end
+
 --- Writes this rank's pieces of layouts that were cut without values, and releases the parameters'
 --- former memory. A collective.
 ---@param flats accelerate.Flat[]
 function M.fill(flats)
   local places = places_of(flats)
   if #places == 0 then return end
-  local descriptions, files = described(places), in_files(places)
-  core.no_grad(function()
-    for i, place in ipairs(places) do
-      core.scope(take, place, descriptions[i], files[i] == 1)
-      places[i] = false -- frees the former memory
-    end
-  end)
+  local ok, problem = pcall(take_all, places)
+  if not ok then give_back(flats) end
   for _, flat in ipairs(flats) do flat.former = nil end
+  if not ok then error(problem, 0) end
 end
 
 return M
