@@ -64,7 +64,10 @@ end
 local function take_all(places)
   local descriptions, files = described(places), in_files(places)
   core.no_grad(function()
-    for i, place in ipairs(places) do core.scope(take, place, descriptions[i], files[i] == 1) end
+    for i, place in ipairs(places) do
+      core.scope(take, place, descriptions[i], files[i] == 1)
+      places[i] = false -- compiled code may keep the list
+    end
   end)
 end
 
