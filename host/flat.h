@@ -90,7 +90,7 @@ typedef ax_status (*ax_flat_full)(ax_flat *f, int bucket, int slot);
 typedef struct ax_flat_slot {
   ax_tensor *grad;     /* where the gradient has its place: a view of `grads`; NULL: no such buffer */
   ax_tensor *work;     /* the working copy in autocast's type: a view of `work`; NULL: none */
-  uint32_t work_edits; /* the parameter's version->edits when the copy was written; see below */
+  uint32_t work_edits; /* the parameter's version->edits when the copy was written (core/params/slot.h) */
 } ax_flat_slot;
 
 struct ax_flat {
@@ -122,28 +122,6 @@ struct ax_flat {
   ax_flat_full full;   /* NULL: no function is called */
   ax_tensor *presence; /* what ax_flat_adopt read last, on the CPU; NULL: nothing yet */
 };
-
-/* ---- a parameter's slot */
-
-/* NULL: the tensor is in no layout (any more). */
-static inline ax_flat_slot *ax_slot_of(const ax_tensor *t)
-{
-  return t->flat ? &t->flat->slots[t->slot] : NULL;
-}
-/* Borrowed; NULL: none. */
-static inline ax_tensor *ax_slot_grad(const ax_tensor *t) { return t->flat ? ax_slot_of(t)->grad : NULL; }
-static inline ax_tensor *ax_slot_work(const ax_tensor *t) { return t->flat ? ax_slot_of(t)->work : NULL; }
-/* A working copy has the parameter's values while nobody has edited the parameter since. */
-static inline bool ax_slot_work_is_current(const ax_tensor *t)
-{
-  const ax_flat_slot *s = ax_slot_of(t);
-  return s && s->work && s->work_edits == t->version->edits;
-}
-static inline void ax_slot_set_work_current(const ax_tensor *t, bool current)
-{
-  ax_flat_slot *s = ax_slot_of(t);
-  if (s) s->work_edits = t->version->edits - (current ? 0 : 1);
-}
 
 /* ---- layouts */
 

@@ -181,7 +181,8 @@ static void flush_traces(lua_State *L)
   if (hook_called) luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
 }
 
-/* core._flush_traces(): drops compiled code, so that the next collection frees what it held */
+/* core._flush_traces(): drops compiled code; the next collection frees the objects that the code
+ * held */
 static int drop_traces(lua_State *L)
 {
   if (!ax_lua.collecting) flush_traces(L);

@@ -2,7 +2,7 @@
  * convert.c. */
 #include "bind/bind.h"
 #include "capture.h"
-#include "flat.h"
+#include "core/params/slot.h"
 
 /* ---- fields: read by name, and some of them written */
 
@@ -170,8 +170,8 @@ static bool same_place(const ax_tensor *a, const ax_tensor *b)
 }
 
 /* x.grad = g.  Where the gradient has a slot in a flat buffer, g's elements are copied there, and
- * g's Lua object becomes that of the slot; a g with a history stays what it is, as backward leaves
- * it under create_graph. */
+ * g's Lua object shows the slot from then on.  A gradient with a history is kept as given, since
+ * backward under create_graph keeps it so. */
 static int set_grad(lua_State *L, ax_tensor *t)
 {
   ax_tensor **box, *g, *slot;
