@@ -90,7 +90,7 @@ typedef ax_status (*ax_flat_full)(ax_flat *f, int bucket, int slot);
 typedef struct ax_flat_slot {
   ax_tensor *grad;     /* where the gradient has its place: a view of `grads`; NULL: no such buffer */
   ax_tensor *work;     /* the working copy in autocast's type: a view of `work`; NULL: none */
-  uint32_t work_edits; /* the parameter's version->edits when the copy was written (core/params/slot.h) */
+  uint32_t work_edits; /* the parameter's version->edits when the copy was written (slot.h) */
 } ax_flat_slot;
 
 struct ax_flat {

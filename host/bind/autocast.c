@@ -1,7 +1,7 @@
 /* bind/autocast.c: the state of automatic casting, for lua/accelerate/precision/autocast.lua, and
  * the working copies of parameters. */
 #include "bind/bind.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 /* core.autocast_state() -> enabled, dtype, cache_enabled */
 static int autocast_state(lua_State *L)

@@ -2,7 +2,7 @@
  * convert.c. */
 #include "bind/bind.h"
 #include "capture.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 /* ---- fields: read by name, and some of them written */
 

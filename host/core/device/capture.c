@@ -17,7 +17,7 @@
 #include "core/params/home.h"
 #include "core/ops/infer.h"
 #include "core/tape/graph.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 #include <string.h>
 

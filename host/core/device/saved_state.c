@@ -3,7 +3,7 @@
 #include "core/device/recording.h"
 #include "core/params/home.h"
 #include "core/tape/graph.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * with the leaf, there is nothing to cast at all: the copy gets a place in the graph.  Versions
  * show whether the cast or the copy still has the leaf's values. */
 #include "capture.h"
-#include "core/params/slot.h"
+#include "slot.h"
 #include "core/ops/infer.h"
 #include "core/ops/rules.h"
 #include "core/pointer_map.h"

@@ -5,7 +5,7 @@
 #include "core/core.h"
 #include "core/offload/scratch.h"
 #include "core/ops/later.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 #include <string.h>
 

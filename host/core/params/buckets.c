@@ -1,6 +1,6 @@
 /* Buckets: ranges of an ax_flat whose gradients are reduced over ranks together, and the gradients
  * that each waits for. */
-#include "core/params/slot.h"
+#include "slot.h"
 #include "core/offload/scratch.h"
 #include "core/tape/graph.h"
 

@@ -7,7 +7,7 @@
 #include "core/params/home.h"
 #include "capture.h"
 #include "core/core.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 const ax_tensor *ax_home_resting(const ax_tensor *leaf)
 {

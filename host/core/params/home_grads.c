@@ -2,7 +2,7 @@
 #include "core/params/home.h"
 #include "core/core.h"
 #include "core/dist/watch.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 /* The mean of the ranks' whole gradients -> this rank's part, `to`, of their type. */
 static ax_status reduce(const ax_flat *f, const ax_tensor *grads, ax_tensor *to)

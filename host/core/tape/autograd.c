@@ -2,7 +2,7 @@
  * hooks.c.  Releasing does not recurse along the graph: a chain of a million nodes takes no
  * stack. */
 #include "capture.h"
-#include "core/params/slot.h"
+#include "slot.h"
 #include "core/ops/infer.h"
 #include "profile.h"
 #include "core/ops/rules.h"

@@ -14,7 +14,7 @@
  *
  * A rule may write its result into a leaf's slot itself (slot_written), which saves a pass. */
 #include "capture.h"
-#include "core/params/slot.h"
+#include "slot.h"
 #include "offload.h"
 #include "core/ops/complex.h"
 #include "profile.h"

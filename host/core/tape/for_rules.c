@@ -3,7 +3,7 @@
 #include "core/ops/rules.h"
 #include "core/params/home.h"
 #include "core/tape/walk.h"
-#include "core/params/slot.h"
+#include "slot.h"
 
 bool ax_wants(const ax_grad *c, int k)
 {

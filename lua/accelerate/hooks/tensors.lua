@@ -37,8 +37,8 @@ end
 --- Iterates over a module's parameters, then its buffers, by name.
 ---@param module accelerate.nn.Module
 ---@param ... any include_buffers = true, recurse = false (true: also the tensors of the modules
----  below), remove_non_persistent = false (true: without the buffers that state_dict leaves out), or
----  a table
+---  below), remove_non_persistent = false (true: without the buffers that state_dict leaves out),
+---  or a table
 ---@return fun(): string, accelerate.Tensor
 function M.named_module_tensors(module, ...)
   M.check_model("named_module_tensors", module)

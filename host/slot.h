@@ -1,7 +1,6 @@
-/* core/params/slot.h: a parameter's slot in its layout: the places of its gradient and of its
- * working copy. */
-#ifndef AX_PARAMS_SLOT_H
-#define AX_PARAMS_SLOT_H
+/* slot.h: a parameter's slot in its layout: the places of its gradient and of its working copy. */
+#ifndef AX_SLOT_H
+#define AX_SLOT_H
 
 #include "flat.h"
 
